@@ -1,0 +1,15 @@
+"""The neutral conversation every protocol is read into and every family renders.
+
+It is deepseek-recipe's own: messages with roles ``system, user, assistant, tool, latest_reminder``, text
+content, tools, tool choice, response format and thinking mode. We add names, not a second model of the same.
+"""
+
+from deepseek_recipe import Conversation, Message
+
+__all__ = ["Conversation", "Message", "has_tools"]
+
+
+def has_tools(conversation: Conversation) -> bool:
+    """Whether tools are offered to the model, or were used earlier in the conversation."""
+    offered = bool(conversation.tools) and conversation.tool_choice != "none"
+    return offered or any(message.tool_calls or message.role == "tool" for message in conversation.messages)

@@ -1,0 +1,183 @@
+"""DeepSeek V4 and V4.1: rendered, encoded and parsed by deepseek-recipe."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, Self
+
+import deepseek_recipe
+import msgspec
+
+from recipe.detokenizer import Detokenizer
+from recipe.errors import ModelUnreadable
+from recipe.events import Event, Finish, FinishReason, Text, Thinking
+from recipe.families.limits import completion_tokens, refuse_overlong, refuse_unserved
+from recipe.families.model_files import ModelFiles, read_model_files
+from recipe.parser import OutputParser
+from recipe.prompt import Prompt, Sampling
+from recipe.protocols.bridge import MODEL, convert
+from recipe.protocols.chat import ChatRequest
+from recipe.tokenizer import Tokenizer
+
+VERSIONS: Final[Mapping[str, Any]] = {
+    "deepseek-v4": deepseek_recipe.ModelVersion.DeepseekV4Pro,
+    "deepseek-v4.1": deepseek_recipe.ModelVersion.DeepseekV41Flash,
+}
+_ENCODINGS: Final[Mapping[str, Any]] = {
+    "deepseek-v4": deepseek_recipe.DeepseekV4Encoding,
+    "deepseek-v4.1": deepseek_recipe.DeepseekV41Encoding,
+}
+_EOS: Final = deepseek_recipe.SpecialToken.Eos.default_str()
+_THINKING_END: Final = deepseek_recipe.SpecialToken.ThinkingEnd.default_str()
+_FORCED: Final = ("temperature", "top_p")
+
+
+class DeepSeek:
+    """The recipe of a DeepSeek model. Thinks unless the body says otherwise."""
+
+    __slots__ = (
+        "_encoding",
+        "_options",
+        "_stop_token_ids",
+        "_version",
+        "context_tokens",
+        "served_name",
+        "tokenizer",
+    )
+
+    def __init__(self, model_dir: Path, files: ModelFiles, served_name: str, family: str) -> None:
+        self.served_name = served_name
+        self.context_tokens = files.context_tokens
+        self.tokenizer = Tokenizer.from_model_dir(model_dir)
+        self._version = VERSIONS[family]
+        self._options = deepseek_recipe.ConversionOptions().with_model_alias(MODEL, self._version)
+        try:
+            encoder = deepseek_recipe.Tokenizer.from_file(str(model_dir / "tokenizer.json"))
+        except (RuntimeError, ValueError, OSError) as error:
+            raise ModelUnreadable(f"tokenizer.json cannot be read: {error}") from None
+        # Its `encode` takes the text between special tokens without the added vocabulary.
+        self._encoding = _ENCODINGS[family]().with_tokenizer(encoder)
+        ends = {*files.eos_token_ids(self.tokenizer), self.tokenizer.special(_EOS)}
+        self._stop_token_ids = tuple(sorted(ends))
+
+    @classmethod
+    def from_model_dir(
+        cls, model_dir: Path, served_name: str, family: str, context_tokens: int | None
+    ) -> Self:
+        """Read a model directory; ModelUnreadable when it cannot be served."""
+        made = cls(model_dir, read_model_files(model_dir), served_name, family)
+        made.context_tokens = context_tokens or made.context_tokens
+        return made
+
+    def render(self, request: ChatRequest) -> Prompt:
+        """See `recipe.registry.Recipe`."""
+        refuse_unserved(request)
+        converted = convert(request.wire, self._options)
+        conversation = converted.conversation
+        text = sum(self.tokenizer.tokens_at_least(message.content) for message in conversation.messages)
+        refuse_overlong(text, self.context_tokens)
+        token_ids = tuple(self._encoding.encode(conversation))
+        refuse_overlong(len(token_ids), self.context_tokens)
+        sampling = self._sampling(request.sampling, thinks=conversation.thinking_mode)
+        forced = {name for name in _FORCED if getattr(sampling, name) != getattr(request.sampling, name)}
+        return Prompt(
+            token_ids=token_ids,
+            stop_token_ids=self._stop_token_ids,
+            stop=request.stop,
+            starts_thinking=conversation.thinking_mode,
+            sampling=sampling,
+            ignored_params=tuple(sorted({*request.ignored_params, *forced})),
+            max_tokens_default=converted.resolve_max_tokens(len(token_ids), self.context_tokens),
+        )
+
+    def max_tokens(self, request: ChatRequest, prompt: Prompt) -> int:
+        """See `recipe.registry.Recipe`."""
+        return completion_tokens(request, prompt, self.context_tokens)
+
+    def parser(self, prompt: Prompt) -> OutputParser:
+        """See `recipe.registry.Recipe`."""
+        return DeepSeekParser(self.tokenizer, self._version, prompt)
+
+    def _sampling(self, asked: Sampling, *, thinks: bool) -> Sampling:
+        """What the models are made for: temperature 1 while thinking, V4.1 with the whole distribution."""
+        if thinks:
+            asked = replace(asked, temperature=1.0)
+        if self._version == deepseek_recipe.ModelVersion.DeepseekV41Flash:
+            asked = replace(asked, top_p=1.0)
+        return asked
+
+
+class DeepSeekParser:
+    """deepseek-recipe's state machine over our whole characters: reasoning, answer and stop strings."""
+
+    __slots__ = (
+        "_detokenizer",
+        "_ended",
+        "_processor",
+        "_stop_token_ids",
+        "_thinking_end",
+        "_thinks",
+        "reasoning_tokens",
+    )
+
+    def __init__(self, tokenizer: Tokenizer, version: Any, prompt: Prompt) -> None:
+        self.reasoning_tokens = 0
+        self._detokenizer = Detokenizer(tokenizer)
+        self._stop_token_ids = frozenset(prompt.stop_token_ids)
+        self._thinking_end = tokenizer.added.ids.get(_THINKING_END)
+        self._thinks = prompt.starts_thinking
+        self._ended = False
+        stage = deepseek_recipe.ThinkingInitialStage.ReasoningStart if prompt.starts_thinking else None
+        options = deepseek_recipe.ParsingOptions(
+            parse_tool_calls=False, thinking_initial_stage=stage, stop_sequences=list(prompt.stop)
+        )
+        conversation = deepseek_recipe.Conversation([], thinking_mode=prompt.starts_thinking)
+        request = deepseek_recipe.ConversationRequest(conversation, version)
+        generator = deepseek_recipe.ChatCompletionRequest.chunk_generator(request, "", "")
+        self._processor = deepseek_recipe.StreamProcessor(generator, options)
+
+    @property
+    def stopped(self) -> bool:
+        """See `OutputParser`."""
+        return bool(self._processor.finished)
+
+    def push(self, token_ids: Sequence[int]) -> list[Event]:
+        """See `OutputParser`."""
+        if self._ended or self.stopped:
+            return []
+        visible: list[int] = []
+        for token_id in token_ids:
+            if token_id in self._stop_token_ids:
+                self._ended = True
+                break
+            visible.append(token_id)
+            self.reasoning_tokens += self._thinks
+            self._thinks = self._thinks and token_id != self._thinking_end
+        return self._parsed(self._detokenizer.push(visible))
+
+    def finish(self, reason: FinishReason) -> list[Event]:
+        """See `OutputParser`."""
+        events = self._parsed(self._detokenizer.flush())
+        if self.stopped:
+            return [*events, Finish("stop")]
+        reasons = deepseek_recipe.InferenceFinishReason
+        ending = deepseek_recipe.InferenceChunk.finish(reasons.Stop if reason == "stop" else reasons.Length)
+        return [*events, *_events(self._processor.push(ending)), Finish(reason)]
+
+    def _parsed(self, text: str) -> list[Event]:
+        if not text or self.stopped:
+            return []
+        return _events(self._processor.push(deepseek_recipe.InferenceChunk.text(text)))
+
+
+def _events(chunks: Sequence[Any]) -> list[Event]:
+    """The text in deepseek-recipe's chunks; role, finish reason and usage are ours to write."""
+    events: list[Event] = []
+    for chunk in chunks:
+        for choice in msgspec.json.decode(chunk.to_json())["choices"]:
+            delta = choice["delta"]
+            if thought := delta.get("reasoning_content"):
+                events.append(Thinking(thought))
+            if text := delta.get("content"):
+                events.append(Text(text))
+    return events

@@ -1,0 +1,40 @@
+"""A request in the form an engine takes: token ids, stop rules and how to sample."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to draw the next token; None leaves the choice to the engine's default.
+
+    Ranges: ``temperature`` [0, 2], ``top_p`` (0, 1], penalties [-2, 2], ``seed`` [0, 2^63).
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    seed: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A rendered and encoded request.
+
+    Attributes:
+        token_ids: the whole prompt, at least one token, shorter than the model's context.
+        stop_token_ids: generation ends with any of these; the engine must be told them.
+        stop: stop strings, matched by the output parser; the engine never sees them.
+        starts_thinking: the model's first token belongs to its reasoning.
+        sampling: the request's, as far as the model allows; what goes to the engine.
+        ignored_params: parameters of the body that have no effect on this model, for ``x-ignored-params``.
+        max_tokens_default: completion length when the request sets none, before the context limits it.
+    """
+
+    token_ids: tuple[int, ...]
+    stop_token_ids: tuple[int, ...]
+    stop: tuple[str, ...]
+    starts_thinking: bool
+    sampling: Sampling
+    ignored_params: tuple[str, ...]
+    max_tokens_default: int

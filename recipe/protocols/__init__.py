@@ -1,0 +1,1 @@
+"""One surface a file: a body to a conversation, events to the surface's answers."""

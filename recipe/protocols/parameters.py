@@ -1,0 +1,72 @@
+"""Reading typed parameters out of a JSON body, each refusal naming its parameter. Null means absent."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from recipe.errors import BodyMalformed, ParameterInvalid
+
+Body = Mapping[str, Any]
+
+
+def read_object(body: bytes) -> dict[str, Any]:
+    """The JSON object in ``body``; BodyMalformed when there is none. Errors give positions, never content."""
+    try:
+        document = msgspec.json.decode(body)
+    except msgspec.DecodeError as error:
+        raise BodyMalformed(f"The body is not valid JSON: {error}") from None
+    except RecursionError:
+        raise BodyMalformed("The body is not valid JSON: it is nested too deeply") from None
+    if not isinstance(document, dict):
+        raise BodyMalformed("The body must be a JSON object")
+    return document
+
+
+def text(body: Body, param: str, chars_max: int) -> str | None:
+    """A string of at most ``chars_max`` characters."""
+    value = body.get(param)
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise ParameterInvalid(param, f"'{param}' must be a string", malformed=True)
+    if len(value) > chars_max:
+        raise ParameterInvalid(param, f"'{param}' must have at most {chars_max} characters")
+    return value
+
+
+def flag(body: Body, param: str) -> bool:
+    """A boolean; False when absent."""
+    value = body.get(param)
+    if value is None:
+        return False
+    if not isinstance(value, bool):
+        raise ParameterInvalid(param, f"'{param}' must be true or false", malformed=True)
+    return value
+
+
+def integer(body: Body, param: str, low: int, high: int) -> int | None:
+    """A whole number in ``[low, high]``; 3.0 is one, true is not."""
+    value = body.get(param)
+    if value is None:
+        return None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ParameterInvalid(param, f"'{param}' must be a whole number", malformed=True)
+    if not low <= value <= high:
+        bound = f"at least {low}" if value < low else f"at most {high}"
+        raise ParameterInvalid(param, f"'{param}' must be {bound}")
+    return value
+
+
+def number(body: Body, param: str, low: float, high: float) -> float | None:
+    """A number in ``[low, high]``."""
+    value = body.get(param)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ParameterInvalid(param, f"'{param}' must be a number", malformed=True)
+    if not low <= value <= high:
+        raise ParameterInvalid(param, f"'{param}' must be between {low:g} and {high:g}")
+    return float(value)

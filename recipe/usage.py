@@ -1,0 +1,143 @@
+"""Token counts in each protocol's usage fields, and read back from them.
+
+The buckets are disjoint: ``hit + owed + miss`` is the prompt (with ``write``, where a provider reports it),
+and reasoning is a part of output. A client is told ``hit + owed`` as cache hits: both are billed at the hit
+rate.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from recipe.errors import UsageMalformed
+
+
+class Usage(Protocol):
+    """Tokens of one request, as whoever metered them counts them."""
+
+    @property
+    def hit(self) -> int:
+        """Prompt tokens served from cache."""
+
+    @property
+    def owed(self) -> int:
+        """Prompt tokens computed, but promised from cache and billed as hits."""
+
+    @property
+    def miss(self) -> int:
+        """Prompt tokens computed, cache writes among them."""
+
+    @property
+    def output(self) -> int:
+        """Generated tokens, reasoning among them."""
+
+    @property
+    def reasoning(self) -> int:
+        """Generated tokens of the reasoning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """Disjoint token counts; raises UsageMalformed when one is negative or reasoning exceeds output."""
+
+    hit: int
+    miss: int
+    output: int
+    owed: int = 0
+    write: int = 0
+    reasoning: int = 0
+
+    def __post_init__(self) -> None:
+        counts = (self.hit, self.owed, self.write, self.miss, self.output, self.reasoning)
+        if min(counts) < 0:
+            raise UsageMalformed(f"a token count is negative: {counts}")
+        if self.reasoning > self.output:
+            raise UsageMalformed(f"{self.reasoning} reasoning tokens of {self.output} output tokens")
+
+    @property
+    def prompt(self) -> int:
+        """All input tokens."""
+        return self.hit + self.owed + self.write + self.miss
+
+
+def chat_usage(usage: Usage) -> dict[str, Any]:
+    """The ``usage`` object of a chat completion: OpenAI's fields and DeepSeek's."""
+    cached = usage.hit + usage.owed
+    prompt = cached + usage.miss
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": usage.output,
+        "total_tokens": prompt + usage.output,
+        "prompt_cache_hit_tokens": cached,
+        "prompt_cache_miss_tokens": usage.miss,
+        "prompt_tokens_details": {"cached_tokens": cached},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning},
+    }
+
+
+def read_usage(document: Mapping[str, Any]) -> Buckets:
+    """Buckets of a usage object in OpenAI's, DeepSeek's or Anthropic's fields.
+
+    ``owed`` cannot be told apart on the wire and comes back as ``hit``.
+
+    Raises:
+        UsageMalformed: a count is missing, no whole number, negative, or contradicts another one. Two
+            spellings of the same count must agree; they are never added.
+    """
+    if "prompt_tokens" in document:
+        return _inclusive(document)
+    if "input_tokens" in document:
+        return _disjoint(document)
+    raise UsageMalformed("neither prompt_tokens nor input_tokens is there")
+
+
+def _inclusive(document: Mapping[str, Any]) -> Buckets:
+    """OpenAI and DeepSeek: cached tokens are a part of the prompt's."""
+    prompt, output = _count(document, "prompt_tokens"), _count(document, "completion_tokens")
+    if "total_tokens" in document and _count(document, "total_tokens") != prompt + output:
+        raise UsageMalformed("total_tokens is not the sum of prompt and completion")
+    spellings = {
+        *_optional(document, "prompt_cache_hit_tokens"),
+        *_optional(document.get("prompt_tokens_details"), "cached_tokens"),
+    }
+    if len(spellings) > 1:
+        raise UsageMalformed(f"two counts of cached tokens: {sorted(spellings)}")
+    hit = spellings.pop() if spellings else 0
+    if hit > prompt:
+        raise UsageMalformed(f"{hit} cached tokens of {prompt} prompt tokens")
+    for miss in _optional(document, "prompt_cache_miss_tokens"):
+        if hit + miss != prompt:
+            raise UsageMalformed(f"hit {hit} and miss {miss} are not the prompt's {prompt}")
+    reasoning = _optional(document.get("completion_tokens_details"), "reasoning_tokens")
+    return Buckets(hit=hit, miss=prompt - hit, output=output, reasoning=reasoning[0] if reasoning else 0)
+
+
+def _disjoint(document: Mapping[str, Any]) -> Buckets:
+    """Anthropic: input, cache reads and cache writes stand beside each other."""
+    if "input_tokens_details" in document:
+        raise UsageMalformed("input_tokens_details: usage of the Responses protocol is not read")
+    return Buckets(
+        hit=sum(_optional(document, "cache_read_input_tokens")),
+        write=sum(_optional(document, "cache_creation_input_tokens")),
+        miss=_count(document, "input_tokens"),
+        output=_count(document, "output_tokens"),
+    )
+
+
+def _count(document: Mapping[str, Any], name: str) -> int:
+    counts = _optional(document, name)
+    if not counts:
+        raise UsageMalformed(f"{name} is missing")
+    return counts[0]
+
+
+def _optional(document: Any, name: str) -> tuple[int, ...]:
+    """The count of that name as a tuple of one, or of none when it is absent or null."""
+    count = document.get(name) if isinstance(document, Mapping) else None
+    if count is None:
+        return ()
+    if isinstance(count, bool) or not isinstance(count, int):
+        raise UsageMalformed(f"{name} is no whole number")
+    if count < 0:
+        raise UsageMalformed(f"{name} is negative")
+    return (count,)
