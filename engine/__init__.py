@@ -1,0 +1,1 @@
+"""The prefill/decode cluster and the prefix store. No SQL, no web framework, no money."""

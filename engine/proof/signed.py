@@ -1,0 +1,120 @@
+"""Signed documents: canonical JSON (RFC 8785) under an Ed25519 signature.
+
+A document travels as JSON text ``{"key_id", "payload", "signature"}``. The signature covers the canonical
+bytes of ``{"key_id", "payload"}``, so a document cannot be re-attributed to another key.
+
+ProofInvalid
+├── SignatureInvalid      not a document, unknown key, or the signature does not match
+└── PayloadInvalid        signed, but not what its kind says it is
+"""
+
+import base64
+import binascii
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import rfc8785
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+
+
+class ProofInvalid(Exception):
+    """Root of what can be wrong with a proof."""
+
+
+class SignatureInvalid(ProofInvalid):
+    """The text is no document signed by a key we trust."""
+
+
+class PayloadInvalid(ProofInvalid):
+    """The payload is signed but does not state what its kind must state."""
+
+
+def canonical(value: Any) -> bytes:
+    """Encode a JSON value as RFC 8785 does. Integers beyond 2^53 must be written as strings by the caller.
+
+    Raises:
+        PayloadInvalid: the value has no canonical form (too large an integer, NaN, a non-JSON type).
+    """
+    try:
+        return rfc8785.dumps(value)
+    except rfc8785.CanonicalizationError as error:
+        raise PayloadInvalid(str(error)) from error
+
+
+def public_bytes(key: Ed25519PublicKey) -> bytes:
+    """The raw 32 bytes of a public key."""
+    return key.public_bytes(Encoding.Raw, PublicFormat.Raw)
+
+
+def public_key(raw: bytes) -> Ed25519PublicKey:
+    """A public key from its raw 32 bytes; raises PayloadInvalid for anything else."""
+    try:
+        return Ed25519PublicKey.from_public_bytes(raw)
+    except ValueError as error:
+        raise PayloadInvalid(str(error)) from error
+
+
+def key_id_of(key: Ed25519PublicKey) -> str:
+    """Name of a key: ``ed25519_`` and 32 hex digits of the SHA-256 of its raw bytes."""
+    return "ed25519_" + hashlib.sha256(public_bytes(key)).hexdigest()[:32]
+
+
+def private_pem(key: Ed25519PrivateKey) -> bytes:
+    """PKCS#8 PEM without a passphrase; whoever writes it restricts the file to mode 0600."""
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def private_key(pem: bytes) -> Ed25519PrivateKey:
+    """Read a private key back; raises PayloadInvalid when it is no Ed25519 key."""
+    try:
+        key = load_pem_private_key(pem, password=None)
+    except (ValueError, TypeError) as error:
+        raise PayloadInvalid(str(error)) from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise PayloadInvalid("not an Ed25519 private key")
+    return key
+
+
+def sign(key: Ed25519PrivateKey, payload: Mapping[str, Any]) -> str:
+    """Sign a payload; returns the document as canonical JSON text."""
+    body = {"key_id": key_id_of(key.public_key()), "payload": dict(payload)}
+    signature = base64.b64encode(key.sign(canonical(body))).decode()
+    return canonical({**body, "signature": signature}).decode()
+
+
+def verify(text: str, public_keys: Mapping[str, Ed25519PublicKey]) -> dict[str, Any]:
+    """Return the payload of a document signed by one of ``public_keys`` (key id -> key).
+
+    Raises:
+        SignatureInvalid: malformed text, a key that is not among them, or a wrong signature.
+    """
+    try:
+        document = json.loads(text)
+        key_id, payload = document["key_id"], document["payload"]
+        signature = base64.b64decode(document["signature"], validate=True)
+        signed = canonical({"key_id": key_id, "payload": payload})
+    except (ValueError, KeyError, TypeError, binascii.Error, PayloadInvalid) as error:
+        raise SignatureInvalid("not a signed document") from error
+    key = public_keys.get(key_id) if isinstance(key_id, str) else None
+    if key is None or not isinstance(payload, dict):
+        raise SignatureInvalid(f"no trusted key {key_id!r}")
+    try:
+        key.verify(signature, signed)
+    except InvalidSignature as error:
+        raise SignatureInvalid(f"the signature of {key_id} does not match") from error
+    return payload
+
+
+def key_id_in(text: str) -> str:
+    """Key id that a verified document names."""
+    return str(json.loads(text)["key_id"])

@@ -1,0 +1,90 @@
+"""A worker as data: everything `engine.worker.launch` needs, in one JSON file without secrets."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+Role = Literal["prefill", "decode", "both"]
+
+
+class SpecInvalid(ValueError):
+    """A worker's spec file that cannot be used; the message says what is wrong with which field."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    """One vLLM worker. Paths are absolute; sizes in bytes, times in seconds.
+
+    ``cpu_cores`` None leaves the threads unbound. ``context_tokens`` None takes the model's own maximum.
+    ``batched_tokens_max`` is the prefill chunk of a step. ``key_file`` (PEM, mode 0600) signs attestations;
+    ``certificate_file`` holds the deployment's certificate for it. ``recipe_version`` is part of the store's
+    namespace: a new way of rendering prompts starts with an empty one.
+    """
+
+    name: str
+    role: Role
+    model_dir: Path
+    served_name: str
+    socket: Path
+    store_dir: Path
+    key_file: Path
+    certificate_file: Path
+    context_tokens: int | None = None
+    kv_cache_bytes: int = 512 * 1024**2
+    cpu_cores: tuple[int, ...] | None = None
+    threads: int = 1
+    batched_tokens_max: int = 512
+    sequences_max: int = 32
+    block_tokens: int = 64
+    dtype: str = "auto"
+    recipe_version: str = ""
+    shutdown_timeout_s: int = 20
+    log_level: str = "INFO"
+
+    def __post_init__(self) -> None:
+        if self.role not in ("prefill", "decode", "both"):
+            raise SpecInvalid(f"role is {self.role!r}")
+        for name in ("kv_cache_bytes", "threads", "batched_tokens_max", "sequences_max", "block_tokens"):
+            if getattr(self, name) < 1:
+                raise SpecInvalid(f"{name} must be at least 1")
+        if self.shutdown_timeout_s < 1:
+            raise SpecInvalid("shutdown_timeout_s must be at least 1: without it a stop hangs the clients")
+        if len(str(self.socket).encode()) > 100:
+            raise SpecInvalid("socket path is too long for a Unix socket")
+
+    def write(self, path: Path) -> None:
+        """Write the spec as JSON, replacing the file in one step."""
+        fields = {name: _plain(value) for name, value in dataclasses.asdict(self).items()}
+        temporary = path.with_name(path.name + ".tmp")
+        temporary.write_text(json.dumps(fields, indent=2) + "\n")
+        temporary.replace(path)
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a spec file; raises SpecInvalid naming the field."""
+        try:
+            fields: dict[str, Any] = json.loads(path.read_text())
+            for name in ("model_dir", "socket", "store_dir", "key_file", "certificate_file"):
+                fields[name] = Path(fields[name])
+            if fields.get("cpu_cores") is not None:
+                fields["cpu_cores"] = tuple(int(core) for core in fields["cpu_cores"])
+            return cls(**fields)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise SpecInvalid(f"{path}: {error}") from error
+
+
+def default_cores(role: Role, cores: int) -> tuple[int, ...] | None:
+    """Cores of a worker beside one of the other role: prefill on core 0, decode on core 1, if there are two.
+
+    With more cores prefill gets the first half and decode the rest; ``both`` is left unbound.
+    """
+    if cores < 2 or role == "both":
+        return None
+    half = cores // 2
+    return tuple(range(half)) if role == "prefill" else tuple(range(half, cores))
+
+
+def _plain(value: object) -> object:
+    return str(value) if isinstance(value, Path) else value

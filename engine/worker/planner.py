@@ -1,0 +1,167 @@
+"""The scheduler's half: looks prefixes up, orders loads and publications, attests what was really loaded.
+
+It runs in vLLM's engine core; an exception there ends the worker, so `engine.worker.connector` guards it.
+Requests without our parameters or without a salt touch no store.
+"""
+
+import logging
+from typing import Any, Final
+
+from engine.store.directory import Match, PrefixStore
+from engine.wire import RequestParams, WireInvalid
+from engine.worker import clock
+from engine.worker.attest import Attestor, PrefillFacts
+from engine.worker.messages import BlockJob, StepOrders, StepReport
+from engine.worker.patience import Patience, answer
+from engine.worker.tracked import Lookup, Tracked
+
+_LOG: Final = logging.getLogger("vllm.kvitto.planner")
+_LOOKUP_WAIT_S: Final = 0.003
+_LOOKUP_DEADLINE_S: Final = 2.0
+_PROMISE_WAIT_S: Final = 0.5
+
+
+class Planner:
+    """Scheduler side of the connector.
+
+    Args:
+        store: the prefix store.
+        attestor: signs prefills; it knows the namespace and the tokens of a block.
+    """
+
+    def __init__(self, store: PrefixStore, attestor: Attestor) -> None:
+        self._store = store
+        self._attestor = attestor
+        self._block_tokens = attestor.block_tokens
+        self._tracked: dict[str, Tracked] = {}
+        self._loads: list[BlockJob] = []
+        self._patience = Patience("kvitto-lookup", threads=4)
+
+    def add(self, request: Any) -> None:
+        """Remember a new request, if it is one of ours."""
+        if not request.kv_transfer_params or not request.cache_salt or request.prompt_token_ids is None:
+            return
+        try:
+            params = RequestParams.from_params(request.kv_transfer_params)
+        except WireInvalid as error:
+            _LOG.warning("request %s: %s", request.request_id, error)
+            return
+        self._tracked[request.request_id] = Tracked(request, params)
+
+    def match(self, request: Any, device_tokens: int) -> int | None:
+        """Tokens that the store holds beyond ``device_tokens``; None: ask again in the next step."""
+        tracked = self._tracked.get(request.request_id)
+        if tracked is None:
+            return 0
+        now_s = clock.monotonic_s()
+        if tracked.lookup is None or not tracked.lookup.fits(device_tokens, now_s):
+            tracked.lookup = self._ask(tracked, device_tokens, now_s)
+        blocks = self._answer(tracked.lookup, now_s)
+        return None if blocks is None else blocks * self._block_tokens
+
+    def _ask(self, tracked: Tracked, device_tokens: int, now_s: float) -> Lookup:
+        wanted = tracked.wanted(device_tokens, self._block_tokens)
+        if not wanted or tracked.load_failed:
+            return Lookup(device_tokens, now_s, None, 0)
+        blocks = self._blocks_of(tracked)
+        return Lookup(device_tokens, now_s, self._patience.start(lambda: blocks.match(wanted)))
+
+    def _answer(self, lookup: Lookup, now_s: float) -> int | None:
+        if lookup.blocks is None and lookup.future is not None:
+            overdue = now_s - lookup.asked_at_s > _LOOKUP_DEADLINE_S
+            if overdue or lookup.future.done():
+                lookup.blocks = answer(lookup.future, 0, Match(0)).blocks
+            else:
+                try:
+                    lookup.blocks = lookup.future.result(timeout=_LOOKUP_WAIT_S).blocks
+                except TimeoutError:
+                    return None
+        return lookup.blocks
+
+    def admit(self, request: Any, block_ids: list[int], store_tokens: int) -> None:
+        """The scheduler has admitted a request; order the load of ``store_tokens`` after its device hit."""
+        tracked = self._tracked.get(request.request_id)
+        if tracked is None or tracked.lookup is None:
+            return  # the second call of an asynchronous load
+        device_tokens, tracked.lookup = tracked.lookup.device_tokens, None
+        if tracked.first_admission:
+            tracked.hit_device_tokens, tracked.hit_store_tokens = device_tokens, 0
+        if store_tokens:
+            first, end = (
+                device_tokens // self._block_tokens,
+                (device_tokens + store_tokens) // self._block_tokens,
+            )
+            self._loads.append(self._job(tracked, block_ids, first, end))
+
+    def orders(self, scheduler_output: Any) -> StepOrders:
+        """Loads that were admitted and blocks that this step completes."""
+        loads, self._loads = self._loads, []
+        orders = StepOrders(loads=loads)
+        if scheduler_output.has_sync_kv_loads:
+            return orders  # never ours; a step over unproven blocks must not publish what it computes
+        for request_id, scheduled_tokens in scheduler_output.num_scheduled_tokens.items():
+            tracked = self._tracked.get(request_id)
+            if tracked is None:
+                continue
+            full = tracked.full_blocks(scheduled_tokens, self._block_tokens)
+            if full > tracked.published_blocks:
+                block_ids = scheduler_output.kv_connector_block_state.get_block_ids(request_id)[0]
+                orders.saves.append(self._job(tracked, block_ids, tracked.published_blocks, full))
+                tracked.published_blocks = full
+        return orders
+
+    def learn(self, report: StepReport) -> None:
+        """Take in what the worker's half did."""
+        for request_id, blocks in report.loaded.items():
+            tracked = self._tracked.get(request_id)
+            if tracked is None:
+                continue
+            tracked.load_failed = tracked.load_failed or blocks == 0
+            if tracked.first_admission:
+                tracked.hit_store_tokens = blocks * self._block_tokens
+        for request_id, index in report.refused.items():
+            tracked = self._tracked.get(request_id)
+            if tracked is not None:
+                tracked.published_blocks = min(tracked.published_blocks, index)
+
+    def finish(self, request: Any) -> dict[str, Any] | None:
+        """Forget a request; the parameters of its answer, if it attests."""
+        tracked = self._tracked.pop(request.request_id, None)
+        if tracked is None or not tracked.attests or request.num_output_tokens == 0:
+            return None
+        blocks = self._blocks_of(tracked)
+        full = request.num_prompt_tokens // self._block_tokens
+        hashes = list(request.block_hashes[:full])
+        promised = self._patience.ask(lambda: blocks.promised_until(hashes), _PROMISE_WAIT_S, None)
+        facts = PrefillFacts(
+            prompt_ids=request.prompt_token_ids,
+            hit_device_tokens=tracked.hit_device_tokens,
+            hit_store_tokens=tracked.hit_store_tokens,
+            promised_until=promised,
+        )
+        _LOG.info(
+            "prefill %s: prompt %d, device hit %d, store hit %d",
+            tracked.params.request_id,
+            request.num_prompt_tokens,
+            facts.hit_device_tokens,
+            facts.hit_store_tokens,
+        )
+        return self._attestor.attest(tracked.params, facts).to_params()
+
+    def close(self) -> None:
+        """Ask nothing more."""
+        self._patience.close()
+
+    def _blocks_of(self, tracked: Tracked) -> Any:
+        return self._store.namespace(self._attestor.namespace, tracked.params.tenant)
+
+    def _job(self, tracked: Tracked, block_ids: list[int], first: int, end: int) -> BlockJob:
+        assert 0 <= first < end <= len(block_ids)
+        return BlockJob(
+            request_id=tracked.request.request_id,
+            tenant=tracked.params.tenant,
+            retention_class=tracked.params.retention_class,
+            first=first,
+            block_ids=tuple(block_ids[first:end]),
+            block_hashes=tuple(tracked.request.block_hashes[first:end]),
+        )

@@ -1,0 +1,247 @@
+"""Two real vLLM workers over Unix sockets, as the stack starts them, and a client that is only HTTP."""
+
+import contextlib
+import http.client
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from pydoc_data.topics import topics
+from typing import Any, Self
+
+import psutil
+import pytest
+import tokenizers
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from engine import wire
+from engine.proof import signed
+from engine.proof.attestation import PrefillAttestation
+from engine.proof.certificate import DeploymentKey, worker_ring
+from engine.shapes.render import worker_command
+from engine.shapes.shape import Role, WorkerSpec, default_cores
+
+ROOT = Path(__file__).resolve().parents[3]
+TENANT = "ten_0123456789abcdef01234567"
+
+
+class UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self.path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self.path))
+
+
+@dataclass
+class Ask:
+    """One request to a worker; salt and tenant together are the isolation that the cluster chooses."""
+
+    ids: Sequence[int]
+    stage: wire.Stage = "prefill"
+    max_tokens: int = 1
+    salt: str | None = "salt-of-a-tenant"
+    tenant: str = TENANT
+    with_params: bool = True
+    sampling: dict[str, Any] = field(default_factory=dict)
+    request_id: str = field(default_factory=lambda: secrets.token_hex(12))
+    nonce: bytes = field(default_factory=lambda: secrets.token_bytes(32))
+
+    def body(self, stream: bool) -> dict[str, Any]:
+        params = wire.RequestParams(
+            self.request_id, 0, self.stage, "chat", self.nonce, "a memo", self.tenant, "scope"
+        )
+        body: dict[str, Any] = {
+            "request_id": self.request_id,
+            "token_ids": list(self.ids),
+            "sampling_params": {"max_tokens": self.max_tokens, "temperature": 0.0, "detokenize": False}
+            | self.sampling,
+            "stream": stream,
+            "stream_options": {"include_usage": True} if stream else None,
+        }
+        if self.salt is not None:
+            body["cache_salt"] = self.salt
+        if self.with_params:
+            body["kv_transfer_params"] = params.to_params()
+        return body
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    body: dict[str, Any]
+    attestation: PrefillAttestation | None = None
+
+    @property
+    def ids(self) -> list[int]:
+        return list(self.body["choices"][0]["token_ids"])
+
+    @property
+    def cached_by_vllm(self) -> int:
+        return int(self.body["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+    @property
+    def attested(self) -> PrefillAttestation:
+        assert self.attestation is not None
+        return self.attestation
+
+
+class Worker:
+    """A worker process and a client of it."""
+
+    def __init__(self, spec: WorkerSpec, deployment: DeploymentKey, log: Path) -> None:
+        self.spec = spec
+        self.log = log
+        self._deployment = deployment
+        self.process: subprocess.Popen[bytes]
+
+    def start(self) -> Self:
+        spec_file = self.spec.socket.with_suffix(".json")
+        self.spec.write(spec_file)
+        command = worker_command(spec_file, self.spec)
+        environment = {**os.environ, **command.environment}
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                command.argv, env=environment, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT
+            )
+        return self
+
+    def wait_ready(self) -> Self:
+        deadline = time.monotonic() + 180
+        while True:
+            assert self.process.poll() is None, self.log.read_text()[-4000:]
+            assert time.monotonic() < deadline, self.log.read_text()[-4000:]
+            try:
+                if self.get(wire.HEALTH_PATH)[0] == 200:
+                    return self
+            except OSError:
+                wait_a_little(self.process)
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        with contextlib.closing(UnixConnection(self.spec.socket, 5)) as connection:
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return response.status, response.read()
+
+    def post(self, path: str, body: dict[str, Any]) -> http.client.HTTPResponse:
+        connection = UnixConnection(self.spec.socket, 60)
+        headers = {"content-type": "application/json", "connection": "close"}
+        connection.request("POST", path, json.dumps(body), headers)
+        return connection.getresponse()
+
+    def ask(self, ask: Ask) -> Answer:
+        response = self.post(wire.GENERATE_PATH, ask.body(stream=False))
+        body = json.loads(response.read())
+        params = body.get("kv_transfer_params")
+        if response.status != 200 or params is None:
+            return Answer(response.status, body)
+        answer = wire.AnswerParams.from_params(params)
+        ring = worker_ring([answer.certificate], self._deployment.public)
+        return Answer(200, body, PrefillAttestation.verify(answer.attestation, ring))
+
+    def stream(self, ask: Ask) -> http.client.HTTPResponse:
+        return self.post(wire.GENERATE_PATH, ask.body(stream=True))
+
+    def running(self) -> float:
+        """Requests that vLLM has running, by its own metrics."""
+        _, text = self.get("/metrics")
+        lines = [line for line in text.decode().splitlines() if line.startswith("vllm:num_requests_running{")]
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+
+    def family(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def stop(self) -> int:
+        if self.process.poll() is None:
+            self.process.terminate()
+        try:
+            return self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait(10)
+
+
+def wait_a_little(process: subprocess.Popen[bytes]) -> None:
+    """Wait a fifth of a second, or less when the process ends."""
+    try:
+        process.wait(0.2)
+    except subprocess.TimeoutExpired:
+        return
+
+
+def chunks(response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
+    """Events of a stream up to its [DONE]."""
+    for line in response:
+        text = line.decode().strip()
+        if text == "data: [DONE]":
+            return
+        if text.startswith("data: "):
+            yield json.loads(text[6:])
+
+
+@dataclass(frozen=True)
+class Pair:
+    prefill: Worker
+    decode: Worker
+    store_dir: Path
+
+
+@pytest.fixture(scope="module")
+def worker_pair(model_dir: Path) -> Iterator[Pair]:
+    """A prefill and a decode worker, each on its own core, sharing one store."""
+    folder = Path(tempfile.mkdtemp(prefix="kvw-", dir="/tmp"))
+    deployment = DeploymentKey.generate()
+    store_dir = folder / "store"
+
+    def make(name: str, role: Role) -> Worker:
+        key = Ed25519PrivateKey.generate()
+        key_file, certificate_file = folder / f"{name}.pem", folder / f"{name}.certificate"
+        key_file.write_bytes(signed.private_pem(key))
+        certificate_file.write_text(deployment.certify(name, key.public_key(), 1))
+        spec = WorkerSpec(
+            name=name,
+            role=role,
+            model_dir=model_dir,
+            served_name="smollm2-135m-instruct",
+            socket=folder / f"{name}.sock",
+            store_dir=store_dir,
+            key_file=key_file,
+            certificate_file=certificate_file,
+            kv_cache_bytes=256 * 1024**2,
+            cpu_cores=default_cores(role, os.cpu_count() or 1),
+            threads=1,
+        )
+        return Worker(spec, deployment, folder / f"{name}.log")
+
+    pair = Pair(make("prefill-0", "prefill").start(), make("decode-0", "decode").start(), store_dir)
+    try:
+        pair.prefill.wait_ready()
+        pair.decode.wait_ready()
+        yield pair
+    finally:
+        for worker in (pair.prefill, pair.decode):
+            worker.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def prose(model_dir: Path) -> Callable[[str, int], list[int]]:
+    """Tokens of natural English: a chapter of Python's own manual, by name, cut to a length."""
+    tokenizer = tokenizers.Tokenizer.from_file(str(model_dir / "tokenizer.json"))
+
+    def tokens(chapter: str, count: int) -> list[int]:
+        ids = tokenizer.encode(topics[chapter]).ids[:count]
+        assert len(ids) == count
+        return list(ids)
+
+    return tokens

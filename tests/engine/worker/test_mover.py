@@ -1,0 +1,165 @@
+"""The worker's half alone, over real tensors and a real store."""
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine.store.directory import Loaded, PrefixStore, Published
+from engine.worker import clock, mover
+from engine.worker.messages import BlockJob, StepReport
+from engine.worker.mover import Load, Mover
+
+NAMESPACE = "ab" * 32
+LAYERS = ["layer.0", "layer.1"]
+HASHES = tuple(bytes([index]) * 32 for index in range(4))
+
+
+def cache(seed: int) -> dict[str, torch.Tensor]:
+    """KV cache of eight blocks in two layers, as vLLM shapes it on a CPU."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (8, 3, 64, 128)
+    return {layer: torch.randn(shape, generator=generator).to(torch.bfloat16) for layer in LAYERS}
+
+
+def job(block_ids: Sequence[int], hashes: Sequence[bytes] = HASHES, first: int = 0) -> BlockJob:
+    return BlockJob("request", "ten_a", "chat", first, tuple(block_ids), tuple(hashes))
+
+
+def loaded(moved: Mover, order: BlockJob) -> None:
+    """Load and wait until it has ended."""
+    moved.load(order)
+    pause = threading.Event()
+    for _ in range(2000):
+        if moved.ended_loads():
+            return
+        pause.wait(0.005)
+    raise AssertionError("the load never ended")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> PrefixStore:
+    return PrefixStore(tmp_path, clock.now_s)
+
+
+def test_blocks_that_one_worker_saved_another_loads_into_other_rows(store: PrefixStore) -> None:
+    mine, theirs = cache(1), cache(2)
+    Mover(store, NAMESPACE, mine, LAYERS).save(job([1, 2, 3, 4]))
+    reader = Mover(store, NAMESPACE, theirs, LAYERS)
+    before = {layer: theirs[layer].clone() for layer in LAYERS}
+    loaded(reader, job([7, 0, 6, 5]))
+    for layer in LAYERS:
+        assert torch.equal(theirs[layer][[7, 0, 6, 5]], mine[layer][[1, 2, 3, 4]])
+        assert torch.equal(theirs[layer][[1, 2, 3, 4]], before[layer][[1, 2, 3, 4]])
+    assert reader.take_report() == StepReport(loaded={"request": 4})
+    assert reader.take_failed_block_ids() == set()
+    assert reader.take_report() is None
+
+
+def test_a_load_ends_at_the_first_block_that_is_not_whole(store: PrefixStore) -> None:
+    Mover(store, NAMESPACE, cache(1), LAYERS).save(job([1, 2, 3, 4]))
+    file = store.namespace(NAMESPACE, "ten_a").path(HASHES[2])
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    theirs = cache(2)
+    reader = Mover(store, NAMESPACE, theirs, LAYERS)
+    loaded(reader, job([4, 5, 6, 7]))
+    assert reader.take_report() == StepReport(loaded={"request": 2})
+    assert reader.take_failed_block_ids() == {6, 7}
+    assert torch.equal(theirs["layer.0"][[6, 7]], cache(2)["layer.0"][[6, 7]])
+
+
+def test_only_missing_blocks_are_written(store: PrefixStore) -> None:
+    first, second = cache(1), cache(2)
+    Mover(store, NAMESPACE, first, LAYERS).save(job([0, 1], HASHES[:2]))
+    Mover(store, NAMESPACE, second, LAYERS).save(job([0, 1, 2, 3]))
+    theirs = cache(3)
+    loaded(Mover(store, NAMESPACE, theirs, LAYERS), job([0, 1, 2, 3]))
+    assert torch.equal(theirs["layer.1"][:2], first["layer.1"][:2])
+    assert torch.equal(theirs["layer.1"][2:4], second["layer.1"][2:4])
+
+
+def test_what_the_disk_refuses_is_reported_from_its_first_block_on(tmp_path: Path) -> None:
+    blocked = tmp_path / "store"
+    blocked.write_text("no folder")
+    writer = Mover(PrefixStore(blocked, clock.now_s), NAMESPACE, cache(1), LAYERS)
+    writer.save(job([0, 1], HASHES[:2], first=5))
+    assert writer.take_report() == StepReport(refused={"request": 5})
+
+
+class StuckBlocks:
+    """A disk that does not answer before it is let go."""
+
+    def __init__(self) -> None:
+        self.release = threading.Event()
+        self.left = threading.Event()
+
+    def load(self, block_hash: bytes, buffer: memoryview, retention_class: str) -> Loaded:
+        self.release.wait(30)
+        buffer[:] = bytes(len(buffer))
+        return Loaded.LOADED
+
+    def renew(self, block_hash: bytes, retention_class: str) -> bool:
+        self.release.wait(30)
+        return True
+
+    def publish_sealed(self, *_: Any) -> Published:
+        return Published.WRITTEN
+
+
+def test_an_abandoned_load_writes_nothing_into_rows_that_belong_to_others(store: PrefixStore) -> None:
+    kv_caches, blocks = cache(1), StuckBlocks()
+    rows = mover.BlockRows(kv_caches, LAYERS)
+    load = Load(job([3, 4], HASHES[:2]))
+    thread = threading.Thread(target=load.run, args=(blocks, rows))
+    thread.start()
+    load.end()
+    blocks.release.set()
+    thread.join(10)
+    assert load.loaded_blocks == 0
+    assert load.failed_block_ids == (3, 4)
+    assert torch.equal(kv_caches["layer.0"], cache(1)["layer.0"])
+
+
+class StuckStore:
+    def __init__(self) -> None:
+        self.blocks = StuckBlocks()
+        self.paused = False
+
+    def namespace(self, digest: str, tenant: str) -> StuckBlocks:
+        return self.blocks
+
+    def writable(self) -> bool:
+        return not self.paused
+
+    def pause_writes(self) -> None:
+        self.paused = True
+
+
+def test_a_disk_that_does_not_answer_costs_a_step_its_deadline_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mover, "_SAVE_DEADLINE_S", 0.05)
+    store: Any = StuckStore()
+    writer = Mover(store, NAMESPACE, cache(1), LAYERS)
+    writer.save(job([0, 1], HASHES[:2]))
+    assert writer.take_report() == StepReport(refused={"request": 0})
+    assert store.paused
+    store.blocks.release.set()
+    writer.close()
+
+
+def test_reports_of_several_workers_agree_on_the_least() -> None:
+    one = StepReport(loaded={"a": 3, "b": 1}, refused={"a": 7})
+    other = StepReport(loaded={"a": 2}, refused={"a": 9, "c": 0})
+    assert one.aggregate(other) == StepReport(loaded={"a": 2, "b": 1}, refused={"a": 7, "c": 0})
+
+
+def test_a_cache_whose_blocks_are_not_rows_of_bytes_is_refused(store: PrefixStore) -> None:
+    crossed = {layer: tensor.transpose(0, 1) for layer, tensor in cache(1).items()}
+    with pytest.raises(RuntimeError):
+        Mover(store, NAMESPACE, crossed, LAYERS)

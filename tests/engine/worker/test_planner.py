@@ -1,0 +1,278 @@
+"""The scheduler's half alone, against a double of vLLM's request at the process border."""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.proof.attestation import PrefillAttestation
+from engine.proof.certificate import DeploymentKey, worker_ring
+from engine.proof.prefix import block_hashes
+from engine.store.directory import Match, PrefixStore
+from engine.wire import AnswerParams, RequestParams
+from engine.worker import clock
+from engine.worker.attest import Attestor
+from engine.worker.messages import StepReport
+from engine.worker.planner import Planner
+from engine.worker.scheduler import split_tail
+
+NAMESPACE = "ab" * 32
+SALT = "salt"
+DEPLOYMENT = DeploymentKey.generate()
+KEY = Ed25519PrivateKey.generate()
+CERTIFICATE = DEPLOYMENT.certify("prefill-0", KEY.public_key(), 1)
+
+
+@dataclass
+class Request:
+    """As much of a vLLM request as the planner reads."""
+
+    prompt_token_ids: list[int]
+    request_id: str = "engine-id"
+    stage: Any = "prefill"
+    cache_salt: str | None = SALT
+    num_preemptions: int = 0
+    num_computed_tokens: int = 0
+    num_output_tokens: int = 0
+    known: int = 0
+    kv_transfer_params: dict[str, Any] | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        params = RequestParams("ours", 0, self.stage, "chat", bytes(32), "memo", "ten_a")
+        self.kv_transfer_params = params.to_params()
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.prompt_token_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_prompt_tokens + self.num_output_tokens
+
+    @property
+    def block_hashes(self) -> list[bytes]:
+        return block_hashes([*self.prompt_token_ids, *range(self.num_output_tokens)], SALT)
+
+
+def step(request: Request, scheduled: int, sync: bool = False) -> Any:
+    rows = SimpleNamespace(get_block_ids=lambda _: (list(range(100, 200)),))
+    return SimpleNamespace(
+        has_sync_kv_loads=sync,
+        num_scheduled_tokens={request.request_id: scheduled},
+        kv_connector_block_state=rows,
+    )
+
+
+def asked(planner: Planner, request: Request, device_tokens: int = 0) -> int:
+    """Ask as the scheduler does: again in the next step while the answer is not there."""
+    for _ in range(1000):
+        tokens = planner.match(request, device_tokens)
+        if tokens is not None:
+            return tokens
+    raise AssertionError("never answered")
+
+
+def attested(planner: Planner, request: Request) -> PrefillAttestation:
+    request.num_output_tokens = 1
+    answer = AnswerParams.from_params(planner.finish(request))
+    return PrefillAttestation.verify(answer.attestation, worker_ring([CERTIFICATE], DEPLOYMENT.public))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> PrefixStore:
+    return PrefixStore(tmp_path, clock.now_s)
+
+
+@pytest.fixture
+def planner(store: PrefixStore) -> Planner:
+    return Planner(store, Attestor("prefill-0", KEY, CERTIFICATE, NAMESPACE, 64))
+
+
+def keep(store: PrefixStore, hashes: Sequence[bytes]) -> None:
+    blocks = store.namespace(NAMESPACE, "ten_a")
+    for block_hash in hashes:
+        blocks.publish(block_hash, [memoryview(b"kv")], "chat")
+
+
+@pytest.mark.parametrize(("prompt", "hit"), [(640, 576), (641, 640), (64, 0), (65, 64), (1, 0)])
+def test_one_token_is_always_left_to_compute(
+    store: PrefixStore, planner: Planner, prompt: int, hit: int
+) -> None:
+    request = Request(list(range(prompt)))
+    keep(store, request.block_hashes)
+    planner.add(request)
+    assert asked(planner, request) == hit
+
+
+def test_a_load_begins_where_the_device_hit_ends(store: PrefixStore, planner: Planner) -> None:
+    request = Request(list(range(1000)))
+    keep(store, request.block_hashes)
+    planner.add(request)
+    assert asked(planner, request, device_tokens=128) == 832
+    planner.admit(request, list(range(50, 70)), 832)
+    (load,) = planner.orders(step(request, 0)).loads
+    assert (load.first, load.block_ids) == (2, tuple(range(52, 65)))
+    assert load.block_hashes == tuple(request.block_hashes[2:15])
+
+
+def test_what_could_not_be_loaded_is_no_hit(store: PrefixStore, planner: Planner) -> None:
+    request = Request(list(range(1000)))
+    keep(store, request.block_hashes)
+    planner.add(request)
+    asked(planner, request, device_tokens=64)
+    planner.admit(request, list(range(20)), 896)
+    planner.learn(StepReport(loaded={"engine-id": 3}))
+    statement = attested(planner, request)
+    assert (statement.hit_device_tokens, statement.hit_store_tokens) == (64, 192)
+
+
+def test_a_load_that_is_not_reported_is_no_hit(store: PrefixStore, planner: Planner) -> None:
+    request = Request(list(range(1000)))
+    keep(store, request.block_hashes)
+    planner.add(request)
+    asked(planner, request)
+    planner.admit(request, list(range(20)), 960)
+    assert attested(planner, request).hit_tokens == 0
+
+
+def test_blocks_found_again_after_a_preemption_are_no_hits(store: PrefixStore, planner: Planner) -> None:
+    request = Request(list(range(1000)))
+    planner.add(request)
+    assert asked(planner, request) == 0
+    planner.admit(request, list(range(20)), 0)
+    keep(store, request.block_hashes)
+    request.num_preemptions = 1
+    assert asked(planner, request, device_tokens=64) == 896
+    planner.admit(request, list(range(20)), 896)
+    planner.learn(StepReport(loaded={"engine-id": 14}))
+    assert attested(planner, request).hit_tokens == 0
+
+
+def test_a_first_block_that_failed_is_not_asked_for_again(store: PrefixStore, planner: Planner) -> None:
+    request = Request(list(range(1000)))
+    keep(store, request.block_hashes)
+    planner.add(request)
+    asked(planner, request)
+    planner.admit(request, list(range(20)), 960)
+    planner.learn(StepReport(loaded={"engine-id": 0}))
+    assert asked(planner, request) == 0
+
+
+def test_each_block_is_ordered_saved_once_when_it_is_whole(planner: Planner) -> None:
+    request = Request(list(range(1000)))
+    planner.add(request)
+    saved: list[int] = []
+    for chunk in (500, 12, 448, 40):
+        for save in planner.orders(step(request, chunk)).saves:
+            saved.extend(range(save.first, save.first + len(save.block_hashes)))
+            assert save.block_ids == tuple(
+                100 + index for index in range(save.first, save.first + len(save.block_ids))
+            )
+        request.num_computed_tokens += chunk
+    assert saved == list(range(15))
+
+
+def test_tokens_that_are_only_drafts_complete_no_block(planner: Planner) -> None:
+    request = Request(list(range(60)), stage="decode")
+    request.num_computed_tokens = 60
+    request.num_output_tokens = 1
+    planner.add(request)
+    assert planner.orders(step(request, 5)).saves == []
+
+
+def test_a_refused_block_is_ordered_again(planner: Planner) -> None:
+    request = Request(list(range(1000)))
+    planner.add(request)
+    planner.orders(step(request, 640))
+    request.num_computed_tokens = 640
+    planner.learn(StepReport(refused={"engine-id": 4}))
+    (save,) = planner.orders(step(request, 64)).saves
+    assert (save.first, len(save.block_ids)) == (4, 7)
+
+
+def test_a_step_over_synchronous_loads_saves_nothing(planner: Planner) -> None:
+    request = Request(list(range(1000)))
+    planner.add(request)
+    assert planner.orders(step(request, 640, sync=True)).saves == []
+    request.num_computed_tokens = 640
+    assert planner.orders(step(request, 64)).saves[0].first == 0
+
+
+@pytest.mark.parametrize(
+    "change", [{"cache_salt": None}, {"kv_transfer_params": None}, {"kv_transfer_params": {"a": 1}}]
+)
+def test_a_request_that_no_cluster_sent_touches_no_store(
+    store: PrefixStore, planner: Planner, change: dict[str, Any]
+) -> None:
+    request = Request(list(range(1000)))
+    keep(store, request.block_hashes)
+    for name, value in change.items():
+        setattr(request, name, value)
+    planner.add(request)
+    assert planner.match(request, 0) == 0
+    planner.admit(request, list(range(20)), 0)
+    orders = planner.orders(step(request, 640))
+    assert (orders.loads, orders.saves) == ([], [])
+    assert planner.finish(request) is None
+
+
+def test_a_promise_covers_every_full_block_of_the_prompt(store: PrefixStore, planner: Planner) -> None:
+    whole, holed = Request(list(range(200))), Request(list(range(500, 700)))
+    keep(store, whole.block_hashes)
+    keep(store, holed.block_hashes[:2])
+    for request in (whole, holed):
+        planner.add(request)
+        planner.admit(request, list(range(20)), 0)
+        promised = attested(planner, request).promised_until
+        assert (promised is not None) == (request is whole)
+
+
+class StuckBlocks:
+    """A disk that answers when it is let go."""
+
+    def __init__(self) -> None:
+        self.release = threading.Event()
+
+    def match(self, hashes: Sequence[bytes]) -> Match:
+        self.release.wait(30)
+        return Match(len(hashes))
+
+
+class StuckStore:
+    def __init__(self) -> None:
+        self.blocks = StuckBlocks()
+
+    def namespace(self, digest: str, tenant: str) -> StuckBlocks:
+        return self.blocks
+
+
+def test_a_disk_that_does_not_answer_holds_back_its_request_and_no_step() -> None:
+    store: Any = StuckStore()
+    planner = Planner(store, Attestor("prefill-0", KEY, CERTIFICATE, NAMESPACE, 64))
+    request = Request(list(range(1000)))
+    planner.add(request)
+    started_s = clock.monotonic_s()
+    assert planner.match(request, 0) is None
+    assert clock.monotonic_s() - started_s < 1
+    store.blocks.release.set()
+    assert asked(planner, request) == 960
+    planner.close()
+
+
+@given(st.integers(0, 5000), st.integers(1, 600), st.integers(1, 600))
+def test_a_split_tail_keeps_progress_and_never_ends_beyond_the_chunk(
+    computed: int, chunk: int, more: int
+) -> None:
+    total = computed + chunk + more - 1
+    cut = split_tail(computed, chunk, total, 64)
+    boundary = (total - 1) // 64 * 64
+    assert 1 <= cut <= chunk
+    assert cut == chunk or computed + cut == boundary
+    assert not computed < boundary < computed + cut

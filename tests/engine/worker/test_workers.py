@@ -1,0 +1,188 @@
+"""Real vLLM, the real model, a prefill and a decode worker. Tests run in order: the last stop workers."""
+
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from engine import wire
+from engine.proof.attestation import commitment
+from engine.proof.prefix import block_hashes
+from engine.store.directory import PrefixStore
+from engine.worker import clock
+
+from .conftest import TENANT, Ask, Pair, chunks
+
+Prose = Callable[[str, int], list[int]]
+
+
+def stored_file(pair: Pair, ids: list[int], salt: str, index: int) -> Path:
+    digits = block_hashes(ids, salt)[index].hex()
+    (file,) = pair.store_dir.glob(f"*/{TENANT}/{digits[:2]}/{digits}.kv")
+    return file
+
+
+def test_a_decode_worker_finds_every_full_block_that_the_prefill_answered_for(
+    worker_pair: Pair, prose: Prose
+) -> None:
+    ids = prose("execmodel", 1500)
+    prefilled = worker_pair.prefill.ask(Ask(ids))
+    events = list(chunks(worker_pair.decode.stream(Ask(ids, stage="decode", max_tokens=4))))
+    assert prefilled.attested.hit_tokens == 0
+    assert prefilled.attested.prompt_tokens == 1500
+    assert events[-1]["usage"]["prompt_tokens_details"]["cached_tokens"] == 1499 // 64 * 64
+    assert events[0]["choices"][0]["token_ids"] == prefilled.ids
+
+
+def test_an_attestation_speaks_of_the_request_it_answers(worker_pair: Pair, prose: Prose) -> None:
+    ask = Ask(prose("types", 700))
+    worker_pair.prefill.ask(ask)
+    attested = worker_pair.prefill.ask(ask).attested
+    assert (attested.request_id, attested.attempt, attested.stage) == (ask.request_id, 0, "prefill")
+    assert (attested.memo, attested.retention_class, attested.worker) == ("a memo", "chat", "prefill-0")
+    assert (attested.hit_device_tokens, attested.hit_store_tokens) == (640, 0)
+    assert attested.prompt_commitment == commitment(ask.nonce, ask.ids)
+    assert attested.cached_prefix_commitment == commitment(ask.nonce, ask.ids[:640])
+    assert attested.promised_until is not None
+    week_s = 7 * 86_400
+    assert abs(attested.promised_until - clock.now_s() - week_s) < 60
+
+
+def test_the_next_turn_hits_the_blocks_that_decode_generated(worker_pair: Pair, prose: Prose) -> None:
+    ids = prose("import", 200)
+    worker_pair.prefill.ask(Ask(ids))
+    generated = worker_pair.decode.ask(
+        Ask(ids, stage="decode", max_tokens=150, sampling={"ignore_eos": True})
+    )
+    second_turn = ids + generated.ids + prose("class", 30)
+    attested = worker_pair.prefill.ask(Ask(second_turn)).attested
+    assert len(generated.ids) == 150
+    # 349 tokens have KV: the last one generated was never an input.
+    assert attested.hit_tokens == 349 // 64 * 64
+    assert attested.hit_store_tokens == attested.hit_tokens - 192
+
+
+@pytest.mark.parametrize(
+    "other", [{"salt": "salt-of-another"}, {"tenant": "ten_another", "salt": "salt-of-another"}]
+)
+def test_another_salt_sees_nothing(worker_pair: Pair, prose: Prose, other: dict[str, str]) -> None:
+    salt = f"{other['salt']}-{secrets.token_hex(4)}"
+    ids = prose("execmodel", 1500)
+    worker_pair.prefill.ask(Ask(ids))
+    stranger = Ask(ids, salt=salt, tenant=other.get("tenant", TENANT))
+    assert worker_pair.prefill.ask(stranger).attested.hit_tokens == 0
+    assert worker_pair.prefill.ask(stranger).attested.hit_tokens == 1472
+
+
+@pytest.mark.parametrize("foreign", [{"with_params": False}, {"salt": None}])
+def test_a_request_without_parameters_or_salt_leaves_nothing_and_attests_nothing(
+    worker_pair: Pair, prose: Prose, foreign: dict[str, Any]
+) -> None:
+    before = len(list(worker_pair.store_dir.rglob("*.kv")))
+    answer = worker_pair.prefill.ask(Ask(prose("exceptions", 300), **foreign))
+    assert answer.status == 200
+    assert answer.attestation is None
+    assert len(list(worker_pair.store_dir.rglob("*.kv"))) == before
+
+
+def test_a_flipped_bit_is_recomputed_attested_as_a_miss_quarantined_and_healed(
+    worker_pair: Pair, prose: Prose
+) -> None:
+    ids, salt = prose("customization", 1400), "salt-of-the-flip"
+    clean = worker_pair.decode.ask(Ask(ids, stage="both", salt=salt, max_tokens=8))
+    file = stored_file(worker_pair, ids, salt, 8)
+    content = bytearray(file.read_bytes())
+    content[700_000] ^= 4
+    file.write_bytes(content)
+
+    answer = worker_pair.prefill.ask(Ask(ids, salt=salt, max_tokens=8))
+
+    assert answer.cached_by_vllm == 1399 // 64 * 64, "vLLM itself still says that all was cached"
+    assert answer.attested.hit_tokens == answer.attested.hit_store_tokens == 512
+    assert answer.ids == clean.ids
+    quarantined = list(worker_pair.store_dir.glob(f"*/{TENANT}/quarantine/{file.stem}.*.kv"))
+    assert len(quarantined) == 1
+    assert file.read_bytes() != bytes(content)
+    assert PrefixStore(worker_pair.store_dir, clock.now_s).check_integrity() == []
+
+
+def test_a_first_block_that_cannot_be_loaded_leaves_no_hit(worker_pair: Pair, prose: Prose) -> None:
+    ids, salt = prose("comparisons", 600), "salt-of-the-first"
+    clean = worker_pair.decode.ask(Ask(ids, stage="both", salt=salt, max_tokens=8))
+    file = stored_file(worker_pair, ids, salt, 0)
+    file.write_bytes(file.read_bytes()[:1000])
+    answer = worker_pair.prefill.ask(Ask(ids, salt=salt, max_tokens=8))
+    assert answer.attested.hit_tokens == 0
+    assert answer.ids == clean.ids
+    assert worker_pair.prefill.ask(Ask(ids, salt=salt)).attested.hit_tokens == 576
+
+
+@pytest.mark.parametrize(("chapter", "count"), [("execmodel", 1100), ("with", 260), ("typesmapping", 640)])
+def test_greedy_answers_are_the_same_cold_warm_and_handed_off(
+    worker_pair: Pair, prose: Prose, chapter: str, count: int
+) -> None:
+    ids = prose(chapter, count)
+    cold_salt, handed_salt = f"cold-{chapter}", f"handed-{chapter}"
+    cold = worker_pair.decode.ask(Ask(ids, stage="both", salt=cold_salt, max_tokens=24))
+    from_store = worker_pair.prefill.ask(Ask(ids, stage="both", salt=cold_salt, max_tokens=24))
+    from_device = worker_pair.decode.ask(Ask(ids, stage="both", salt=cold_salt, max_tokens=24))
+    worker_pair.prefill.ask(Ask(ids, salt=handed_salt))
+    handed = worker_pair.decode.ask(Ask(ids, stage="decode", salt=handed_salt, max_tokens=24))
+    hit = (count - 1) // 64 * 64
+    assert cold.attested.hit_tokens == 0
+    assert from_store.attested.hit_store_tokens == hit
+    assert from_device.attested.hit_device_tokens == hit
+    assert handed.cached_by_vllm == hit
+    assert cold.ids == from_store.ids == from_device.ids == handed.ids
+
+
+def test_an_abort_ends_the_stream_and_leaves_nothing_running(worker_pair: Pair, prose: Prose) -> None:
+    ask = Ask(prose("types", 300), stage="decode", max_tokens=2000, sampling={"ignore_eos": True})
+    response = worker_pair.decode.stream(ask)
+    events = chunks(response)
+    next(events)
+    aborted = {"request_ids": [wire.ENGINE_ID_PREFIX + ask.request_id]}
+    assert worker_pair.decode.post(wire.ABORT_PATH, aborted).status == 200
+    finishes = [choice["finish_reason"] for event in events for choice in event["choices"]]
+    assert finishes[-1] == "abort"
+    worker_pair.decode.ask(Ask(prose("with", 70)))  # the metrics move with the next step
+    assert worker_pair.decode.running() == 0
+
+
+def test_a_killed_server_leaves_no_process_and_its_successor_hits_what_it_stored(
+    worker_pair: Pair, prose: Prose
+) -> None:
+    prefill = worker_pair.prefill
+    ids = prose("execmodel", 1500)
+    before = prefill.ask(Ask(ids, max_tokens=8))
+    family = prefill.family()
+    busy = prefill.stream(Ask(ids, max_tokens=3000, sampling={"ignore_eos": True}))
+    assert busy.readline()
+    prefill.process.kill()
+    prefill.process.wait(5)
+    _, alive = psutil.wait_procs(family, timeout=5)
+    assert len(family) >= 2
+    assert alive == []
+
+    prefill.start().wait_ready()
+    after = prefill.ask(Ask(ids, max_tokens=8))
+    assert after.attested.hit_store_tokens == 1472
+    assert after.ids == before.ids
+    assert PrefixStore(worker_pair.store_dir, clock.now_s).check_integrity() == []
+
+
+def test_a_stopped_worker_finishes_what_is_in_flight(worker_pair: Pair, prose: Prose) -> None:
+    response = worker_pair.decode.stream(
+        Ask(prose("with", 200), stage="decode", max_tokens=40, sampling={"ignore_eos": True})
+    )
+    events = chunks(response)
+    first = next(events)
+    worker_pair.decode.process.terminate()
+    rest = [choice for event in events for choice in event["choices"]]
+    assert worker_pair.decode.process.wait(30) == 0
+    ids = [*first["choices"][0]["token_ids"], *(token for choice in rest for token in choice["token_ids"])]
+    assert len(ids) == 40
+    assert rest[-1]["finish_reason"] == "length"
