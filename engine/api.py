@@ -1,0 +1,93 @@
+"""What others import of the engine: submit token ids, stream token chunks, cancel; errors as a tree."""
+
+import asyncio
+
+from engine.cluster.accept import Acceptance
+from engine.cluster.bodies import Bodies
+from engine.cluster.dispatch import Dispatcher
+from engine.cluster.generation import Generation, Prefilled
+from engine.cluster.options import Deadlines, EngineOptions, Role, WorkerAddress, WorkerSnapshot
+from engine.cluster.request import FinishReason, GenerateRequest, Sampling, TokenChunk
+from engine.cluster.router import Router, Worker
+from engine.cluster.watch import Watch
+from engine.cluster.worker_client import WorkerClient
+from engine.errors import (
+    EngineError,
+    EngineFailed,
+    EngineUnavailable,
+    GenerationCancelled,
+    PromptRefused,
+    WorkerAnswerInvalid,
+)
+
+__all__ = [
+    "Deadlines",
+    "Engine",
+    "EngineError",
+    "EngineFailed",
+    "EngineOptions",
+    "EngineUnavailable",
+    "FinishReason",
+    "GenerateRequest",
+    "Generation",
+    "GenerationCancelled",
+    "Prefilled",
+    "PromptRefused",
+    "Role",
+    "Sampling",
+    "TokenChunk",
+    "WorkerAddress",
+    "WorkerAnswerInvalid",
+    "WorkerSnapshot",
+]
+
+
+class Engine:
+    """The cluster as one process sees it. Open, use and close it in one event loop.
+
+    Raises:
+        ProofInvalid: the deployment's key is no Ed25519 public key (`engine.proof.signed`).
+        ValueError: two workers of one name, no worker, or a short salt secret.
+    """
+
+    def __init__(self, options: EngineOptions) -> None:
+        self._options = options
+        self._workers = tuple(Worker(WorkerClient(a, options.deadlines)) for a in options.workers)
+        self._router = Router(self._workers, options.worker_requests_max)
+        self._watch = Watch(self._workers, options.deadlines)
+        self._dispatcher = Dispatcher(
+            self._router,
+            Bodies(options.salt_secret),
+            Acceptance(options.deployment_public_key),
+            options.deadlines.retry_after_s,
+        )
+        self._generations: set[Generation] = set()
+
+    async def open(self) -> None:
+        """Connect, look after every worker once and go on watching; does not wait for them (see `ready`)."""
+        for worker in self._workers:
+            await worker.client.open()
+        await self._watch.open()
+
+    async def close(self) -> None:
+        """Cancel what still runs and disconnect. Whoever wants a generation to end waits for it first."""
+        await self._watch.close()
+        await asyncio.gather(*(generation.cancel() for generation in self._generations))
+        for worker in self._workers:
+            await worker.client.close()
+
+    @property
+    def ready(self) -> bool:
+        """Whether at least one worker that prefills and one that decodes answer their health checks."""
+        return self._router.ready
+
+    def submit(self, request: GenerateRequest) -> Generation:
+        """Begin a request; failures come out of the generation, never out of this call."""
+        generation = Generation(request, self._dispatcher)
+        self._generations.add(generation)
+        generation.task.add_done_callback(lambda _: self._generations.discard(generation))
+        return generation
+
+    def snapshot(self) -> tuple[WorkerSnapshot, ...]:
+        """Return every worker's state, in the order of the options."""
+        return tuple(worker.snapshot() for worker in self._workers)

@@ -1,0 +1,72 @@
+"""What is asked of the engine and what comes back: token ids in, token chunks out."""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+NONCE_BYTES: Final = 32
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are drawn.
+
+    `stop_token_ids` must name every token that ends the answer (end of text, end of turn): workers run
+    without a tokenizer and ignore the model's own end tokens otherwise. `temperature` 0 is greedy.
+    """
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    seed: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    stop_token_ids: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1:
+            raise ValueError(f"max_tokens must be at least 1, got {self.max_tokens}")
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """One request.
+
+    Args:
+        request_id: canonical UUIDv7 string; what the attestation must name.
+        tenant: random opaque id; isolates the prefix store and owns its directory there.
+        scope: splits the tenant's store further (the client's user_id), `""` for none.
+        prompt_ids: shape `[prompt_tokens]`, at least one.
+        retention_class: `"agent"` or `"chat"`.
+        nonce: 32 secret random bytes, hides the prompt in the attestation's commitments.
+        memo: opaque to the engine, repeated in every attestation.
+    """
+
+    request_id: str
+    tenant: str
+    scope: str
+    prompt_ids: tuple[int, ...]
+    sampling: Sampling
+    retention_class: str
+    nonce: bytes
+    memo: str
+
+    def __post_init__(self) -> None:
+        if not self.request_id or not self.tenant:
+            raise ValueError("request_id and tenant must not be empty")
+        if not self.prompt_ids:
+            raise ValueError("prompt_ids must not be empty")
+        if len(self.nonce) != NONCE_BYTES:
+            raise ValueError(f"nonce must have {NONCE_BYTES} bytes, got {len(self.nonce)}")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenChunk:
+    """Tokens in the order they were generated; `finish` is set on the last chunk only.
+
+    A stop token that ended the answer is among `token_ids`. The last chunk may carry no token.
+    """
+
+    token_ids: tuple[int, ...]
+    finish: FinishReason | None = None

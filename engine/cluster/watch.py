@@ -1,0 +1,40 @@
+"""Knows which workers live: a task a worker asks its health over and over."""
+
+import asyncio
+import contextlib
+
+from engine.cluster.options import Deadlines
+from engine.cluster.router import Worker
+
+
+class Watch:
+    """Keeps `Worker.ready` true to life. Requests that meet a dead worker clear it; only a check sets it."""
+
+    def __init__(self, workers: tuple[Worker, ...], deadlines: Deadlines) -> None:
+        self._workers = workers
+        self._deadlines = deadlines
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def open(self) -> None:
+        """Check every worker once, then go on in the background."""
+        await asyncio.gather(*map(self._check, self._workers))
+        self._tasks = [
+            asyncio.create_task(self._repeat(worker), name=f"watch {worker.name}") for worker in self._workers
+        ]
+
+    async def close(self) -> None:
+        """Stop checking."""
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        self._tasks = []
+
+    async def _repeat(self, worker: Worker) -> None:
+        while True:
+            await asyncio.sleep(self._deadlines.health_interval_s)
+            await self._check(worker)
+
+    async def _check(self, worker: Worker) -> None:
+        worker.ready = await worker.client.healthy()

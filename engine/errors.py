@@ -1,0 +1,52 @@
+"""Everything that can go wrong in the engine, as a tree. The gateway's table gives each leaf its status.
+
+EngineError
+├── EngineUnavailable       no worker could take the request before its first token; ask again after a while
+├── EngineFailed            a worker died, aborted or reported an error after the first token
+├── WorkerAnswerInvalid     a worker answered with something no honest worker sends
+├── PromptRefused           the worker refused the request itself: another worker would refuse it too
+└── GenerationCancelled     ours: `Generation.cancel` came before what was asked for
+"""
+
+
+class EngineError(Exception):
+    """Root of the tree."""
+
+
+class EngineUnavailable(EngineError):
+    """No worker could take the request before its first token. Nothing of it is billable."""
+
+    def __init__(self, reason: str, *, retry_after_s: int) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.retry_after_s = retry_after_s
+
+
+class EngineFailed(EngineError):
+    """The stream broke after its first token: death, abort, error, silence. The attempt is not billable."""
+
+    def __init__(self, worker: str, reason: str) -> None:
+        super().__init__(f"{worker}: {reason}")
+        self.worker = worker
+        self.reason = reason
+
+
+class WorkerAnswerInvalid(EngineError):
+    """A worker's answer is none to the question: garbage, a bad signature, another request's attestation."""
+
+    def __init__(self, worker: str, reason: str) -> None:
+        super().__init__(f"{worker}: {reason}")
+        self.worker = worker
+        self.reason = reason
+
+
+class PromptRefused(EngineError):
+    """The worker refused the request (its 4xx): too long for its context, a parameter out of its range."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class GenerationCancelled(EngineError):
+    """`Generation.prefilled` was asked for a prefill that `Generation.cancel` had stopped."""

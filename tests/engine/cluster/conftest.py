@@ -1,0 +1,230 @@
+"""A worker's double at the process border: an HTTP server on a Unix socket that answers what it is told."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+from aiohttp import web
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from engine.api import Deadlines, Engine, EngineOptions, GenerateRequest, Role, Sampling, WorkerAddress
+from engine.proof import signed
+from engine.proof.attestation import PrefillAttestation, commitment
+from engine.proof.certificate import DeploymentKey
+from engine.wire import ABORT_PATH, GENERATE_PATH, HEALTH_PATH, AnswerParams, RequestParams
+
+Handler = Callable[[web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
+
+DEADLINES = Deadlines(
+    connect_s=2,
+    prefill_s=2,
+    first_token_s=2,
+    token_gap_s=2,
+    abort_s=2,
+    health_interval_s=0.02,
+    health_s=2,
+    retry_after_s=7,
+)
+
+
+class WorkerDouble:
+    """Attests 64 hit tokens and answers tokens 11, 12, 13, unless a test replaces what it does."""
+
+    def __init__(self, name: str, role: Role, socket: Path, deployment: DeploymentKey) -> None:
+        self.address = WorkerAddress(name, role, socket)
+        self.key = Ed25519PrivateKey.generate()
+        self.certificate = deployment.certify(name, self.key.public_key(), 1_790_000_000)
+        self.on_prefill: Handler = self.attested
+        self.on_decode: Handler = self.answered
+        self.healthy = True
+        self.stalled = False
+        self.bodies: list[dict[str, Any]] = []
+        self.aborted: list[str] = []
+        self.entered = asyncio.Event()
+        self.left = asyncio.Event()
+        self._runner: web.AppRunner | None = None
+
+    async def start(self) -> None:
+        app = web.Application()
+        app.router.add_get(HEALTH_PATH, self._health)
+        app.router.add_post(GENERATE_PATH, self._generate)
+        app.router.add_post(ABORT_PATH, self._abort)
+        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.UnixSite(self._runner, str(self.address.socket)).start()
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self.address.socket.unlink(missing_ok=True)
+            self._runner = None
+
+    def attestation(self, body: dict[str, Any], **changes: Any) -> PrefillAttestation:
+        asked = RequestParams.from_params(body["kv_transfer_params"])
+        prompt = body["token_ids"]
+        hit = min(64, (len(prompt) - 1) // 64 * 64)
+        fields: dict[str, Any] = {
+            "request_id": asked.request_id,
+            "attempt": asked.attempt,
+            "stage": "prefill",
+            "worker": self.address.name,
+            "namespace": "ns",
+            "prompt_tokens": len(prompt),
+            "hit_tokens": hit,
+            "owed_tokens": 0,
+            "hit_device_tokens": 0,
+            "hit_store_tokens": hit,
+            "block_tokens": 64,
+            "retention_class": asked.retention_class,
+            "promised_until": None,
+            "prompt_commitment": commitment(asked.nonce, prompt),
+            "cached_prefix_commitment": commitment(asked.nonce, prompt[:hit]),
+            "memo": asked.memo,
+            "attested_at_ns": 1,
+        }
+        return PrefillAttestation(**{**fields, **changes})
+
+    def prefill_answer(self, text: str | None) -> dict[str, Any]:
+        params = AnswerParams(text, self.certificate).to_params() if text is not None else None
+        choice = {"index": 0, "token_ids": [99], "finish_reason": "length"}
+        return {"request_id": "generate-tokens-x", "choices": [choice], "kv_transfer_params": params}
+
+    async def attested(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        return web.json_response(self.prefill_answer(self.attestation(body).sign(self.key)))
+
+    async def answered(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        lines = [self.chunk([11]), self.chunk([12, 13], "stop"), b"data: [DONE]\n\n"]
+        return await self.stream(request, lines)
+
+    @staticmethod
+    def chunk(token_ids: Sequence[int], finish: str | None = None) -> bytes:
+        choice = {"index": 0, "logprobs": None, "finish_reason": finish, "token_ids": list(token_ids)}
+        return (
+            b"data: " + json.dumps({"request_id": "x", "choices": [choice], "usage": None}).encode() + b"\n\n"
+        )
+
+    @staticmethod
+    def error(message: str, code: int = 500) -> bytes:
+        body = {"error": {"message": message, "type": "InternalServerError", "param": None, "code": code}}
+        return b"data: " + json.dumps(body).encode() + b"\n\n"
+
+    @staticmethod
+    async def stream(request: web.Request, lines: Sequence[bytes]) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for line in lines:
+            await response.write(line)
+        return response
+
+    async def hang(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    def streaming_then(self, lines: Sequence[bytes], *, die: bool) -> Handler:
+        """A handler that writes lines and then breaks the connection or falls silent."""
+
+        async def handler(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+            response = await self.stream(request, lines)
+            if die:
+                assert request.transport is not None
+                request.transport.close()
+                return response
+            return await self.hang(request, body)
+
+        return handler
+
+    async def _health(self, request: web.Request) -> web.Response:
+        if self.stalled:
+            await asyncio.Event().wait()
+        return web.Response(status=200 if self.healthy else 503)
+
+    async def _generate(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        self.bodies.append(body)
+        self.entered.set()
+        try:
+            return await (self.on_decode if body["stream"] else self.on_prefill)(request, body)
+        finally:
+            self.left.set()
+
+    async def _abort(self, request: web.Request) -> web.Response:
+        self.aborted += (await request.json())["request_ids"]
+        return web.Response()
+
+
+class OpenEngine(Protocol):
+    """Starts the doubles and an engine over them."""
+
+    def __call__(
+        self, *doubles: WorkerDouble, deadlines: Deadlines = ..., worker_requests_max: int = ...
+    ) -> contextlib.AbstractAsyncContextManager[Engine]: ...
+
+
+@pytest.fixture
+def deployment() -> DeploymentKey:
+    return DeploymentKey.generate()
+
+
+@pytest.fixture
+def make_worker(short_folder: Path, deployment: DeploymentKey) -> Callable[..., WorkerDouble]:
+    return lambda name, role: WorkerDouble(name, role, short_folder / f"{name}.sock", deployment)
+
+
+@pytest.fixture
+def prefiller(make_worker: Callable[..., WorkerDouble]) -> WorkerDouble:
+    return make_worker("p0", "prefill")
+
+
+@pytest.fixture
+def decoder(make_worker: Callable[..., WorkerDouble]) -> WorkerDouble:
+    return make_worker("d0", "decode")
+
+
+@pytest.fixture
+def deadlines() -> Deadlines:
+    return DEADLINES
+
+
+@pytest.fixture
+def open_engine(deployment: DeploymentKey) -> OpenEngine:
+    @contextlib.asynccontextmanager
+    async def opened(
+        *doubles: WorkerDouble, deadlines: Deadlines = DEADLINES, worker_requests_max: int = 8
+    ) -> AsyncIterator[Engine]:
+        options = EngineOptions(
+            workers=tuple(double.address for double in doubles),
+            salt_secret=b"s" * 32,
+            deployment_public_key=signed.public_bytes(deployment.public),
+            deadlines=deadlines,
+            worker_requests_max=worker_requests_max,
+        )
+        for double in doubles:
+            await double.start()
+        engine = Engine(options)
+        await engine.open()
+        try:
+            yield engine
+        finally:
+            await engine.close()
+            for double in doubles:
+                await double.stop()
+
+    return opened
+
+
+@pytest.fixture
+def generate_request() -> GenerateRequest:
+    return GenerateRequest(
+        request_id="0197f3f2-8c00-7000-8000-000000000001",
+        tenant="ten_0123456789abcdef01234567",
+        scope="",
+        prompt_ids=tuple(range(1, 131)),
+        sampling=Sampling(max_tokens=8, temperature=0.0, stop_token_ids=(2,)),
+        retention_class="chat",
+        nonce=b"n" * 32,
+        memo='{"key":"key_1"}',
+    )

@@ -1,0 +1,86 @@
+"""What bytes of a worker mean."""
+
+import contextlib
+import json
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.api import TokenChunk
+from engine.cluster.answer import AnswerGarbled, WorkerDown, read_line, read_prefill, read_refusal
+
+
+def event(**choice: object) -> bytes:
+    return b"data: " + json.dumps({"choices": [{"index": 0, **choice}]}).encode()
+
+
+@pytest.mark.parametrize(
+    ("line", "chunk"),
+    [
+        (b"\n", None),
+        (b": ping\n", None),
+        (b"data: [DONE]\n", None),
+        (b'data: {"request_id":"x","choices":[],"usage":{"prompt_tokens":3}}', None),
+        (event(token_ids=[]), None),
+        (event(token_ids=[1, 2]), TokenChunk((1, 2))),
+        (event(token_ids=[3], finish_reason="length"), TokenChunk((3,), "length")),
+        (event(token_ids=None, finish_reason="stop"), TokenChunk((), "stop")),
+    ],
+)
+def test_a_line_is_a_chunk_or_nothing(line: bytes, chunk: TokenChunk | None) -> None:
+    assert read_line(line) == chunk
+
+
+@pytest.mark.parametrize("finish", ["abort", "error", "repetition", "tool_calls", ""])
+def test_only_stop_and_length_are_ends_and_tokens_of_other_ends_are_dropped(finish: str) -> None:
+    with pytest.raises(WorkerDown):
+        read_line(event(token_ids=[1], finish_reason=finish))
+
+
+def test_an_error_event_is_told_from_garbage() -> None:
+    with pytest.raises(WorkerDown, match="EngineCore encountered an issue"):
+        read_line(b'data: {"error":{"message":"EngineCore encountered an issue","type":"t","code":500}}')
+
+
+@given(st.binary(max_size=200) | st.binary(max_size=200).map(lambda tail: b"data: " + tail))
+def test_no_line_raises_anything_else(line: bytes) -> None:
+    with contextlib.suppress(AnswerGarbled, WorkerDown):
+        read_line(line)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["choices", "error", "index", "token_ids", "kv_transfer_params"]), inner
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@given(json_values)
+def test_no_json_raises_anything_else(value: object) -> None:
+    body = json.dumps(value).encode()
+    for read in (read_prefill, lambda body: read_line(b"data: " + body)):
+        with contextlib.suppress(AnswerGarbled, WorkerDown):
+            read(body)
+    assert isinstance(read_refusal(body), str)
+
+
+@pytest.mark.parametrize("read", [read_prefill, lambda body: read_line(b"data: " + body)])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"choices":[{"index":0,"finish_reason":"\xff"}]}',
+        b'{"x":' + b"[" * 100_000,
+        b'{"choices":[{"index":0,"token_ids":[99999999999999999999],"finish_reason":"stop"}]}',
+    ],
+    ids=["not UTF-8", "nested without end", "a token no vocabulary has"],
+)
+def test_hostile_json_is_garbage(read: Callable[[bytes], object], body: bytes) -> None:
+    with pytest.raises(AnswerGarbled):
+        read(body)

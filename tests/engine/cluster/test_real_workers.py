@@ -1,0 +1,232 @@
+"""The cluster over real vLLM workers: one prefill, one decode, the default model, a prefix store on disk."""
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from tokenizers import Tokenizer
+
+from engine.api import (
+    Deadlines,
+    Engine,
+    EngineFailed,
+    EngineOptions,
+    EngineUnavailable,
+    GenerateRequest,
+    PromptRefused,
+    Role,
+    Sampling,
+    WorkerAddress,
+)
+from engine.proof import signed
+from engine.proof.certificate import DeploymentKey
+from engine.shapes.render import worker_command
+from engine.shapes.shape import WorkerSpec, default_cores
+
+ROLES: dict[str, Role] = {"p0": "prefill", "d0": "decode"}
+TEXT = (
+    "The harbour of the old town wakes before the sun. Fishermen carry their nets to the boats, the baker "
+    "opens his door, and the first train of the morning leaves the station with three passengers. "
+) * 6
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two running workers, and an engine's options over them."""
+
+    processes: dict[str, subprocess.Popen[bytes]]
+    options: EngineOptions
+
+    @contextlib.asynccontextmanager
+    async def engine(self) -> AsyncIterator[Engine]:
+        engine = Engine(self.options)
+        await engine.open()
+        try:
+            yield engine
+        finally:
+            await engine.close()
+
+    async def running(self, name: str) -> float:
+        """Requests that vLLM itself counts as running or waiting on a worker."""
+        (address,) = (worker for worker in self.options.workers if worker.name == name)
+        connector = aiohttp.UnixConnector(path=str(address.socket))
+        async with (
+            aiohttp.ClientSession(connector=connector) as session,
+            session.get("http://worker/metrics") as response,
+        ):
+            lines = (await response.text()).splitlines()
+        counters = ("vllm:num_requests_running{", "vllm:num_requests_waiting{")
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(counters))
+
+    async def until_idle(self, name: str) -> None:
+        while await self.running(name):
+            await asyncio.sleep(0.05)
+
+
+def start(name: str, role: Role, spec: WorkerSpec, log: Path) -> subprocess.Popen[bytes]:
+    spec_file = spec.socket.with_suffix(".json")
+    spec.write(spec_file)
+    command = worker_command(spec_file, spec)
+    with log.open("wb") as written:
+        return subprocess.Popen(
+            command.argv,
+            env={**os.environ, **command.environment},
+            cwd=Path(__file__).parents[3],
+            stdin=subprocess.DEVNULL,
+            stdout=written,
+            stderr=written,
+        )
+
+
+async def until_ready(
+    options: EngineOptions, processes: dict[str, subprocess.Popen[bytes]], logs: Path
+) -> None:
+    engine = Engine(options)
+    await engine.open()
+    async with asyncio.timeout(180):
+        while not engine.ready:
+            for name, process in processes.items():
+                assert process.poll() is None, (logs / f"{name}.log").read_text()[-4000:]
+            await asyncio.sleep(0.2)
+    await engine.close()
+
+
+@pytest.fixture(scope="module")
+def pair(short_folder: Path, model_dir: Path) -> Iterator[Pair]:
+    folder = short_folder / "pair"
+    (folder / "store").mkdir(parents=True)
+    deployment = DeploymentKey.generate()
+    processes: dict[str, subprocess.Popen[bytes]] = {}
+    addresses = []
+    try:
+        for name, role in ROLES.items():
+            key = Ed25519PrivateKey.generate()
+            (folder / f"{name}.pem").write_bytes(signed.private_pem(key))
+            (folder / f"{name}.certificate").write_text(
+                deployment.certify(name, key.public_key(), 1_790_000_000)
+            )
+            spec = WorkerSpec(
+                name=name,
+                role=role,
+                model_dir=model_dir,
+                served_name="m",
+                socket=folder / f"{name}.sock",
+                store_dir=folder / "store",
+                key_file=folder / f"{name}.pem",
+                certificate_file=folder / f"{name}.certificate",
+                context_tokens=2048,
+                cpu_cores=default_cores(role, os.cpu_count() or 1),
+            )
+            processes[name] = start(name, role, spec, folder / f"{name}.log")
+            addresses.append(WorkerAddress(name, role, spec.socket))
+        options = EngineOptions(
+            workers=tuple(addresses),
+            salt_secret=b"s" * 32,
+            deployment_public_key=signed.public_bytes(deployment.public),
+            deadlines=Deadlines(health_interval_s=0.2),
+        )
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(asyncio.run, until_ready(options, processes, folder)).result()
+        yield Pair(processes, options)
+    finally:
+        for process in processes.values():
+            process.send_signal(signal.SIGTERM)
+        for process in processes.values():
+            process.wait(60)
+
+
+@pytest.fixture(scope="module")
+def prompt_ids(model_dir: Path) -> tuple[int, ...]:
+    return tuple(Tokenizer.from_file(str(model_dir / "tokenizer.json")).encode(TEXT).ids)
+
+
+def asked(request_id: str, prompt_ids: tuple[int, ...], max_tokens: int = 16) -> GenerateRequest:
+    return GenerateRequest(
+        request_id=request_id,
+        tenant="ten_0123456789abcdef01234567",
+        scope="",
+        prompt_ids=prompt_ids,
+        sampling=Sampling(max_tokens=max_tokens, temperature=0.0),
+        retention_class="chat",
+        nonce=b"n" * 32,
+        memo="memo",
+    )
+
+
+async def answer(engine: Engine, request: GenerateRequest) -> tuple[int, list[int]]:
+    """Return hit tokens and the generated token ids."""
+    generation = engine.submit(request)
+    chunks = [chunk async for chunk in generation]
+    attestation, _ = await generation.prefilled()
+    assert chunks[-1].finish == "length"
+    return attestation.hit_tokens, [token for chunk in chunks for token in chunk.token_ids]
+
+
+async def test_a_prompt_hits_the_second_time_for_its_own_tenant_and_scope_only(
+    pair: Pair, prompt_ids
+) -> None:
+    first = asked("r-1", prompt_ids)
+    async with pair.engine() as engine:
+        cold, tokens = await answer(engine, first)
+        warm, again = await answer(engine, dataclasses.replace(first, request_id="r-2"))
+        stranger, _ = await answer(engine, dataclasses.replace(first, request_id="r-3", tenant="ten_other"))
+        scoped, _ = await answer(engine, dataclasses.replace(first, request_id="r-4", scope="user"))
+    assert (cold, stranger, scoped) == (0, 0, 0)
+    assert warm == (len(prompt_ids) - 1) // 64 * 64
+    assert len(tokens) == 16
+    assert again == tokens, "greedy answers do not depend on where the prompt's blocks came from"
+
+
+async def test_a_stop_token_ends_the_answer_and_is_delivered(pair: Pair, prompt_ids) -> None:
+    request = asked("r-5", prompt_ids)
+    async with pair.engine() as engine:
+        _, tokens = await answer(engine, request)
+        stop = tokens[3]
+        sampling = dataclasses.replace(request.sampling, stop_token_ids=(stop,))
+        generation = engine.submit(dataclasses.replace(request, request_id="r-6", sampling=sampling))
+        chunks = [chunk async for chunk in generation]
+    assert chunks[-1].finish == "stop"
+    assert [token for chunk in chunks for token in chunk.token_ids] == tokens[: tokens.index(stop) + 1]
+
+
+async def test_a_cancelled_stream_leaves_the_worker_with_nothing_running(pair: Pair, prompt_ids) -> None:
+    async with pair.engine() as engine:
+        generation = engine.submit(asked("r-7", prompt_ids, max_tokens=1000))
+        async for _ in generation:
+            assert await pair.running("d0") == 1
+            await generation.cancel()
+        await asyncio.wait_for(pair.until_idle("d0"), 5)
+
+
+async def test_a_prompt_beyond_the_context_is_refused_by_the_worker(pair: Pair, prompt_ids) -> None:
+    long = (prompt_ids * 20)[:2100]
+    async with pair.engine() as engine:
+        with pytest.raises(PromptRefused, match="2048"):
+            await engine.submit(asked("r-8", long)).prefilled()
+        assert engine.ready, "a refusal says nothing about the worker"
+
+
+async def test_a_decode_worker_that_is_killed_fails_its_stream_and_refuses_the_next(
+    pair: Pair, prompt_ids
+) -> None:
+    """Last in the module: it leaves the pair without its decode worker."""
+    async with pair.engine() as engine:
+        reading = aiter(engine.submit(asked("r-9", prompt_ids, max_tokens=1000)))
+        await anext(reading)
+        pair.processes["d0"].kill()
+        with pytest.raises(EngineFailed, match="d0"):
+            _ = [chunk async for chunk in reading]
+        reading = aiter(engine.submit(asked("r-10", prompt_ids)))
+        with pytest.raises(EngineUnavailable):
+            await anext(reading)
+        assert not engine.ready
