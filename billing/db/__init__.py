@@ -1,0 +1,1 @@
+"""Connections, the one transaction, tables and migrations."""

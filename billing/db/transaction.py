@@ -1,0 +1,62 @@
+"""The one way to Postgres, and the one commit."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+
+from billing.db.failures import DRIVER_FAILURES, failure_of
+
+_CONNECT_TIMEOUT_S: Final = 5
+_SESSION: Final = {
+    "application_name": "kvitto",
+    "timezone": "UTC",
+    "statement_timeout": "30s",
+    "lock_timeout": "5s",
+    "idle_in_transaction_session_timeout": "60s",
+}
+
+
+class Database:
+    """A pool of connections to one database, owned by one event loop.
+
+    Args:
+        url: ``postgresql+asyncpg://user:password@/name?host=/socket/directory``, or with a host and port.
+        pool_size: connections at most.
+        pool_timeout_s: who waits longer for one gets StoreUnavailable.
+    """
+
+    def __init__(self, url: str, pool_size: int = 8, pool_timeout_s: int = 5) -> None:
+        self._engine = create_async_engine(
+            url,
+            pool_size=pool_size,
+            max_overflow=0,
+            pool_timeout=pool_timeout_s,
+            pool_pre_ping=True,  # a restarted Postgres costs its callers nothing
+            connect_args={"timeout": _CONNECT_TIMEOUT_S, "server_settings": _SESSION},
+        )
+
+    async def close(self) -> None:
+        """Close the pool; transactions in progress fail."""
+        await self._engine.dispose()
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncConnection]:
+        """One transaction: committed at the end of the block, rolled back by any exception that leaves it.
+
+        Retries are the caller's.
+
+        Raises:
+            StoreUnavailable: no connection, a lost one, a timeout, a deadlock: try the whole block again.
+            StoreRefused: a row breaks a constraint or does not fit its column.
+        """
+        try:
+            async with self._engine.connect() as connection:
+                yield connection
+                await connection.commit()
+        except DRIVER_FAILURES as error:
+            failure = failure_of(error)
+            if failure is None:
+                raise
+            raise failure from error

@@ -1,0 +1,149 @@
+"""Everything that can go wrong in billing, as a tree.
+
+BillingError
+├── UsageInvalid        the engine reported impossible token counts
+├── PriceMissing        no price covers (model, currency, instant)
+├── PriceInvalid        a price book says something that is no price
+├── PriceConflict       a published price row cannot be changed, nor be put in force unseen
+├── AmountInvalid       a text or number is no amount of money that can be granted
+├── GrantConflict       an idempotency key already names another grant
+├── TenantMissing       no tenant has this name or id
+├── TenantExists        the name is taken
+├── KeyMissing          no API key has this id
+├── BalanceExhausted    the tenant cannot cover the hold
+├── StoreUnavailable    Postgres cannot be reached, or could not serve in time: trying again may help
+└── StoreRefused        Postgres refused a row: trying again will not help
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+
+class BillingError(Exception):
+    """Root of the tree; never raised itself."""
+
+
+@dataclass(eq=False)
+class UsageInvalid(BillingError):
+    """The engine reported impossible token counts."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return f"impossible token counts: {self.reason}"
+
+
+@dataclass(eq=False)
+class PriceMissing(BillingError):
+    """No price covers (model, currency, instant)."""
+
+    model: str
+    currency: str
+    at: datetime
+
+    def __str__(self) -> str:
+        return f"no price for {self.model} in {self.currency} at {self.at.isoformat()}"
+
+
+@dataclass(eq=False)
+class PriceInvalid(BillingError):
+    """A price book says something that is no price; ``place`` says where in it."""
+
+    place: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.reason}"
+
+
+@dataclass(eq=False)
+class PriceConflict(BillingError):
+    """A published price row cannot be changed, nor be put in force before every gateway has seen it."""
+
+    price_row_id: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"price {self.price_row_id}: {self.reason}"
+
+
+@dataclass(eq=False)
+class AmountInvalid(BillingError):
+    """A text or number is no amount of money that can be granted."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return f"not a positive amount of money with at most 15 decimals: {self.text!r}"
+
+
+@dataclass(eq=False)
+class GrantConflict(BillingError):
+    """An idempotency key already names another grant of this tenant."""
+
+    tenant_id: str
+    idempotency_key: str
+
+    def __str__(self) -> str:
+        return f"idempotency key {self.idempotency_key!r} already names another grant"
+
+
+@dataclass(eq=False)
+class TenantMissing(BillingError):
+    """No tenant has this name or id."""
+
+    name_or_id: str
+
+    def __str__(self) -> str:
+        return f"no tenant {self.name_or_id!r}"
+
+
+@dataclass(eq=False)
+class TenantExists(BillingError):
+    """The name is taken."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"tenant {self.name!r} exists already"
+
+
+@dataclass(eq=False)
+class KeyMissing(BillingError):
+    """No API key has this id."""
+
+    key_id: str
+
+    def __str__(self) -> str:
+        return f"no API key {self.key_id!r}"
+
+
+@dataclass(eq=False)
+class BalanceExhausted(BillingError):
+    """The tenant cannot cover the hold."""
+
+    tenant_id: str
+
+    def __str__(self) -> str:
+        return f"tenant {self.tenant_id} has no balance for this request"
+
+
+@dataclass(eq=False)
+class StoreUnavailable(BillingError):
+    """Postgres cannot be reached, or could not serve in time. Whether a commit arrived is not known."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return f"database not available: {self.reason}"
+
+
+@dataclass(eq=False)
+class StoreRefused(BillingError):
+    """Postgres refused a row; ``constraint`` names the rule when it has a name."""
+
+    constraint: str | None
+    reason: str
+
+    def __str__(self) -> str:
+        return f"database refused the row: {self.reason}"

@@ -1,0 +1,1 @@
+"""Double entry: facts are appended, balances are projections of them."""

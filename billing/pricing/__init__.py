@@ -1,0 +1,1 @@
+"""The price book: rates by model, currency and instant."""

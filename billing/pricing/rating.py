@@ -1,0 +1,115 @@
+"""Usage times rate at an instant is a charge. Pure, whole numbers, no rounding."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from billing.errors import UsageInvalid
+from billing.money import Femto
+from billing.pricing.book import PriceBook, PriceRow
+from billing.pricing.rates import Rates
+from billing.usage import TokenUsage
+
+_MINUTE: Final = timedelta(minutes=1)
+_DAY: Final = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What a request costs, by bucket, and what rated it: enough to derive it again."""
+
+    cache_hit: Femto
+    cache_owed: Femto
+    cache_write: Femto
+    cache_miss: Femto
+    output: Femto
+    currency: str
+    price_row_id: str
+    window: str
+    rated_at: datetime
+
+    @property
+    def amount(self) -> Femto:
+        """The whole charge."""
+        return Femto(self.cache_hit + self.cache_owed + self.cache_write + self.cache_miss + self.output)
+
+
+@dataclass(frozen=True, slots=True)
+class WorstCase:
+    """The most a request may use, and the instants between which it may be rated."""
+
+    prompt_tokens: int
+    output_tokens_max: int
+    admitted_at: datetime
+    completes_by: datetime
+
+
+def rate(book: PriceBook, model: str, currency: str, usage: TokenUsage, at: datetime) -> Charge:
+    """Price a usage at the instant ``at``.
+
+    Raises:
+        PriceMissing: no row is in force.
+        UsageInvalid: tokens in ``cache_write`` where the book does not price writes.
+    """
+    row = book.row(model, currency, at)
+    window, rates = row.rates_at(at)
+    if usage.cache_write and rates.write is None:
+        raise UsageInvalid(f"{usage.cache_write} tokens of cache_write, which {row.id} does not price")
+    return Charge(
+        cache_hit=Femto(usage.cache_hit * rates.hit),
+        cache_owed=Femto(usage.cache_owed * rates.hit),
+        cache_write=Femto(usage.cache_write * (rates.write or 0)),
+        cache_miss=Femto(usage.cache_miss * rates.miss),
+        output=Femto(usage.output * rates.output),
+        currency=currency,
+        price_row_id=row.id,
+        window=window,
+        rated_at=at,
+    )
+
+
+def rating_instant(row: PriceRow, admitted_at: datetime, completed_at: datetime) -> datetime:
+    """The instant that rates a request, by the rule of the row in force when it was admitted."""
+    return admitted_at if row.instant == "admitted" else completed_at
+
+
+def worst_case(book: PriceBook, model: str, currency: str, case: WorstCase) -> Femto:
+    """The most a request can cost: its hold.
+
+    The whole prompt at the miss rate (or any dearer input rate), ``output_tokens_max`` at the output rate, in
+    the dearest window that may rate it. No charge for at most these tokens within the case is higher.
+
+    Raises:
+        PriceMissing: no row is in force at admission.
+    """
+    assert case.admitted_at <= case.completes_by
+    return Femto(
+        max(
+            case.prompt_tokens * rates.dearest_input + case.output_tokens_max * rates.output
+            for rates in _rates_during(book, model, currency, case)
+        )
+    )
+
+
+def _rates_during(book: PriceBook, model: str, currency: str, case: WorstCase) -> Iterator[Rates]:
+    """Rates of every row and window that may rate the request."""
+    admission = book.row(model, currency, case.admitted_at)
+    latest = rating_instant(admission, case.admitted_at, case.completes_by)
+    rows = book.rows_during(model, currency, case.admitted_at, latest)
+    if latest - case.admitted_at >= _DAY:
+        for row in rows:
+            yield row.standard
+            yield from (window.rates for window in row.windows)
+        return
+    for at in (*(row.effective_from for row in rows[1:]), *_instants(case.admitted_at, latest)):
+        yield book.row(model, currency, at).rates_at(at)[1]
+
+
+def _instants(first: datetime, last: datetime) -> Iterator[datetime]:
+    """``first`` and each whole minute up to ``last``: windows and time zones change on whole minutes only."""
+    yield first
+    at = first.replace(second=0, microsecond=0) + _MINUTE
+    while at <= last:
+        yield at
+        at += _MINUTE

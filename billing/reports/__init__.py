@@ -1,0 +1,1 @@
+"""Reads over usage events."""

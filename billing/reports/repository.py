@@ -1,0 +1,37 @@
+"""Statements that read usage events."""
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from billing.db.tables import api_key, tenant, usage_event
+from billing.reports.usage_row import UsageFilter, UsageRow
+
+
+async def select_usage(connection: AsyncConnection, usage_filter: UsageFilter) -> list[UsageRow]:
+    """Newest last."""
+    event = usage_event.c
+    statement = (
+        select(
+            event.request_id,
+            tenant.c.name.label("tenant"),
+            api_key.c.name.label("key"),
+            *(event[name] for name in ("model", "rated_at", "status")),
+            *(event[name] for name in ("cache_hit", "cache_owed", "cache_write", "cache_miss", "output")),
+            *(
+                event[name]
+                for name in ("charge", "currency", "tenant_id", "key_id", "price_row_id", "price_window")
+            ),
+        )
+        .join(tenant, tenant.c.id == event.tenant_id)
+        .join(api_key, api_key.c.id == event.key_id)
+        .order_by(event.rated_at.desc(), event.request_id.desc())
+        .limit(usage_filter.limit)
+    )
+    if usage_filter.tenant_id is not None:
+        statement = statement.where(event.tenant_id == usage_filter.tenant_id)
+    if usage_filter.since is not None:
+        statement = statement.where(event.rated_at >= usage_filter.since)
+    if usage_filter.until is not None:
+        statement = statement.where(event.rated_at < usage_filter.until)
+    newest_first = [UsageRow(**row) for row in (await connection.execute(statement)).mappings()]
+    return newest_first[::-1]

@@ -1,0 +1,17 @@
+"""Usage, as rows."""
+
+from billing.db.transaction import Database
+from billing.reports import repository
+from billing.reports.usage_row import UsageFilter, UsageRow
+
+
+class Reports:
+    """Reads only."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def usage(self, usage_filter: UsageFilter) -> list[UsageRow]:
+        """Usage events, newest last by the instant that rated them."""
+        async with self._database.transaction() as connection:
+            return await repository.select_usage(connection, usage_filter)

@@ -1,0 +1,40 @@
+"""One line of usage, and which lines to read."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from billing.money import Femto
+
+
+@dataclass(frozen=True, slots=True)
+class UsageFilter:
+    """Requests rated in ``[since, until)``, of one tenant or all; with a ``limit``, the newest."""
+
+    tenant_id: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRow:
+    """A usage event. ``tenant`` and ``key`` are names, for reading; the ids stand beside them."""
+
+    request_id: UUID
+    tenant: str
+    key: str
+    model: str
+    rated_at: datetime
+    status: str
+    cache_hit: int
+    cache_owed: int
+    cache_write: int
+    cache_miss: int
+    output: int
+    charge: Femto
+    currency: str
+    tenant_id: str
+    key_id: str
+    price_row_id: str
+    price_window: str

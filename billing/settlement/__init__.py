@@ -1,0 +1,1 @@
+"""Usage events, their ledger transactions and attestations, in one batched transaction."""

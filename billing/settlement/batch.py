@@ -1,0 +1,134 @@
+"""Settlement: requests that finish within a few milliseconds share one durable transaction."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final
+from uuid import UUID
+
+from billing.db.transaction import Database
+from billing.errors import StoreRefused, StoreUnavailable
+from billing.ledger.balance import BalanceVersion
+from billing.settlement import repository
+from billing.settlement.event import UsageEvent
+from billing.settlement.posting import post
+
+RETRY_DELAYS_MS: Final = (10, 20, 50, 100, 200, 500, 1000, 1000, 2000, 2000)
+
+_log: Final = logging.getLogger(__name__)
+
+Waiting = tuple[UsageEvent, asyncio.Future[BalanceVersion]]
+
+
+class Settlement:
+    """One flusher task in one event loop.
+
+    Args:
+        flush_interval_ms: how long the flusher gathers before each transaction.
+        batch_max: events of a transaction at most.
+        retry_delays_ms: waits between tries while Postgres is away or a deadlock was broken.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        flush_interval_ms: int = 5,
+        batch_max: int = 2000,
+        retry_delays_ms: Sequence[int] = RETRY_DELAYS_MS,
+    ) -> None:
+        self._database = database
+        self._flush_interval_ms = flush_interval_ms
+        self._batch_max = batch_max
+        self._retry_delays_ms = retry_delays_ms
+        self._waiting: list[Waiting] = []
+        self._arrived = asyncio.Event()
+        self._closing = False
+        self._flusher: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Start the flusher."""
+        assert self._flusher is None, "settlement is started once"
+        self._flusher = asyncio.create_task(self._run(), name="settlement")
+
+    async def close(self) -> None:
+        """Settle what has arrived, then stop; what arrives later is refused."""
+        self._closing = True
+        self._arrived.set()
+        if self._flusher is not None:
+            await self._flusher
+
+    async def settle(self, event: UsageEvent) -> BalanceVersion:
+        """Record a request and charge for it, once however often it is asked; returns when that is durable.
+
+        A caller that is cancelled has not undone it.
+
+        Returns:
+            The tenant's balance after it; of a request settled before, the present balance.
+
+        Raises:
+            StoreRefused: this event cannot be stored: unknown key, other currency, unpublished price row.
+            StoreUnavailable: Postgres stayed away; whether it is settled is not known, and again is safe.
+        """
+        if self._closing or self._flusher is None:
+            raise StoreUnavailable("settlement is not running")
+        settled: asyncio.Future[BalanceVersion] = asyncio.get_running_loop().create_future()
+        self._waiting.append((event, settled))
+        self._arrived.set()
+        return await settled
+
+    async def settled(self, request_ids: Sequence[UUID]) -> set[UUID]:
+        """Which of the requests have an event."""
+        if not request_ids:
+            return set()
+        async with self._database.transaction() as connection:
+            return await repository.select_settled(connection, request_ids)
+
+    async def _run(self) -> None:
+        while self._waiting or not self._closing:
+            await self._arrived.wait()
+            if not self._closing:
+                await asyncio.sleep(self._flush_interval_ms / 1000)
+            batch, self._waiting = self._waiting[: self._batch_max], self._waiting[self._batch_max :]
+            if not self._waiting:
+                self._arrived.clear()
+            if batch:
+                await self._flush(batch)
+
+    async def _flush(self, batch: list[Waiting]) -> None:
+        """Settle a batch; a poisoned event fails alone. Whatever happens, every caller gets its answer."""
+        by_request: dict[UUID, list[Waiting]] = {}
+        for waiting in batch:
+            by_request.setdefault(waiting[0].request_id, []).append(waiting)
+        first_of_each = [same[0][0] for same in by_request.values()]
+        try:
+            balances = await self._post(first_of_each)
+        except StoreRefused as refusal:
+            if len(by_request) > 1:
+                for same in by_request.values():
+                    await self._flush(same)
+                return
+            _log.error("usage event refused", extra={"request_id": str(first_of_each[0].request_id)})
+            _fail(batch, refusal)
+        except Exception as error:  # a fault of ours must not leave callers waiting for ever
+            _fail(batch, error)
+        else:
+            for event, settled in batch:
+                if not settled.done():
+                    settled.set_result(balances[event.request_id])
+
+    async def _post(self, events: list[UsageEvent]) -> dict[UUID, BalanceVersion]:
+        for delay_ms in self._retry_delays_ms:
+            try:
+                return await post(self._database, events)
+            except StoreUnavailable as failure:
+                _log.warning(
+                    "settlement is tried again", extra={"reason": failure.reason, "events": len(events)}
+                )
+                await asyncio.sleep(delay_ms / 1000)
+        return await post(self._database, events)
+
+
+def _fail(batch: list[Waiting], error: Exception) -> None:
+    for _, settled in batch:
+        if not settled.done():
+            settled.set_exception(error)

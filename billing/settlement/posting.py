@@ -1,0 +1,46 @@
+"""One transaction for many finished requests: event, ledger transaction and attestations, all or nothing."""
+
+from collections.abc import Collection
+from uuid import UUID
+
+from billing.db.transaction import Database
+from billing.ledger import repository as ledger
+from billing.ledger.balance import BalanceVersion
+from billing.ledger.entries import Transaction
+from billing.ledger.wallet import Wallet
+from billing.settlement import repository
+from billing.settlement.event import UsageEvent
+
+
+async def post(database: Database, events: Collection[UsageEvent]) -> dict[UUID, BalanceVersion]:
+    """Settle requests that differ in their ids; those settled before are left as they are.
+
+    Returns:
+        For each request, settled now or before, its tenant's balance after this.
+
+    Raises:
+        StoreUnavailable: nothing is known to be settled; the same again is safe.
+        StoreRefused: one event or another cannot be stored, and none was.
+    """
+    async with database.transaction() as connection:
+        new_ids = await repository.insert_events(connection, events)
+        fresh = sorted(
+            (event for event in events if event.request_id in new_ids), key=lambda event: event.request_id
+        )
+        balances: dict[str, BalanceVersion] = {}
+        if fresh:
+            wallets = await ledger.open_wallets(connection, {event.tenant_id for event in fresh})
+            charges = [_charge(wallets[event.tenant_id], event) for event in fresh]
+            await ledger.append(connection, charges, wallets.values())
+            await repository.insert_attestations(connection, fresh)
+            balances = {wallet.tenant_id: wallet.balance for wallet in wallets.values()}
+        others = {event.tenant_id for event in events} - balances.keys()
+        if others:
+            for present in await ledger.select_versions(connection, others):
+                balances[present.tenant_id] = present
+    return {event.request_id: balances[event.tenant_id] for event in events}
+
+
+def _charge(wallet: Wallet, event: UsageEvent) -> Transaction:
+    entries = wallet.charge(event.charge.amount)
+    return Transaction(event.request_id, event.tenant_id, "charge", event.rated_at, entries)

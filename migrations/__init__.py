@@ -1,0 +1,1 @@
+"""Alembic migrations: expand, backfill, contract, one phase a file."""

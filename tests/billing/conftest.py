@@ -1,0 +1,84 @@
+"""A billed house: one tenant with a key, and the demo prices published."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from uuid import UUID, uuid4
+
+import pytest
+
+from billing.db.transaction import Database
+from billing.ledger.credit import Grant
+from billing.ledger.service import Ledger
+from billing.money import femto_of
+from billing.pricing.book import PriceBook
+from billing.pricing.rating import rate
+from billing.pricing.service import Prices
+from billing.pricing.toml import shipped
+from billing.request_id import mint
+from billing.settlement.event import UsageEvent
+from billing.tenancy.service import Tenancy
+from billing.usage import TokenUsage
+
+NOON = datetime(2026, 11, 2, 12, 0, tzinfo=UTC)
+MODEL = "smollm2-135m-instruct"
+
+
+@dataclass(frozen=True)
+class House:
+    """Services over the module's database, and a tenant of its own for each test."""
+
+    database: Database
+    tenancy: Tenancy
+    prices: Prices
+    ledger: Ledger
+    book: PriceBook
+    tenant_id: str
+    key_id: str
+
+    def event(self, number: int = 0, *, output: int = 300, at: datetime = NOON) -> UsageEvent:
+        """A request of 1,200 prompt tokens, 1,024 of them from the cache."""
+        usage = TokenUsage(cache_hit=1024, cache_owed=0, cache_write=0, cache_miss=176, output=output)
+        return UsageEvent(
+            request_id=self.request_id(number),
+            tenant_id=self.tenant_id,
+            key_id=self.key_id,
+            model=MODEL,
+            status="completed",
+            admitted_at=at,
+            rated_at=at,
+            usage=usage,
+            reasoning_tokens=0,
+            charge=rate(self.book, MODEL, "USD", usage, at),
+            traffic_class="chat",
+            attestations=('{"payload":{}}',),
+        )
+
+    def request_id(self, number: int) -> UUID:
+        """Always the same for this tenant and number."""
+        return mint(NOON, bytes.fromhex(self.tenant_id[4:20]) + number.to_bytes(2, "big"))
+
+    async def other_tenant(self) -> "House":
+        """The same house, seen by somebody else."""
+        tenant = await self.tenancy.create_tenant(f"t-{uuid4()}", at=NOON)
+        issued = await self.tenancy.create_key(tenant.id, "first", NOON)
+        return replace(self, tenant_id=tenant.id, key_id=issued.key.id)
+
+    async def topped_up(self, amount: str) -> None:
+        """Give the tenant paid credit."""
+        await self.ledger.grant(self.tenant_id, Grant(femto_of(amount), "topped_up", "paid", "test"), NOON)
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    database = Database(database_url)
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+async def house(database: Database) -> House:
+    tenancy, prices, book = Tenancy(database, b"pepper"), Prices(database), shipped("demo")
+    await prices.publish(book, "test", NOON)
+    empty = House(database, tenancy, prices, Ledger(database), book, "", "")
+    return await empty.other_tenant()

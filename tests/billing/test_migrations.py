@@ -1,0 +1,86 @@
+import asyncio
+import secrets
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic import command
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from billing.db.migrate import configuration, upgrade
+from billing.db.tables import metadata
+
+ROOT = Path(__file__).parents[2]
+CATALOG = {
+    "columns": """
+        SELECT table_name, column_name, data_type, numeric_precision, numeric_scale, is_nullable,
+            column_default
+        FROM information_schema.columns WHERE table_schema = 'public' AND table_name <> 'alembic_version'""",
+    "constraints": """
+        SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
+        WHERE connamespace = 'public'::regnamespace AND conname NOT LIKE 'alembic_version%'""",
+    "indexes": """
+        SELECT indexname, indexdef FROM pg_indexes
+        WHERE schemaname = 'public' AND tablename <> 'alembic_version'""",
+}
+
+
+@pytest.fixture
+def empty_databases(postgres_server: Any) -> Iterator[tuple[str, str]]:
+    names = [f"kvitto_{secrets.token_hex(6)}" for _ in range(2)]
+    postgres_server.execute(*(f"CREATE DATABASE {name}" for name in names))
+    yield postgres_server.url(names[0]), postgres_server.url(names[1])
+    postgres_server.execute(*(f"DROP DATABASE {name} WITH (FORCE)" for name in names))
+
+
+async def catalog(url: str, *, create: bool = False) -> dict[str, set[tuple[Any, ...]]]:
+    """Columns, constraints and indexes of a database, after making the tables of the metadata if asked."""
+    engine = create_async_engine(url)
+    async with engine.begin() as connection:
+        if create:
+            await connection.run_sync(metadata.create_all)
+        found = {
+            name: {tuple(row) for row in await connection.execute(text(sql))} for name, sql in CATALOG.items()
+        }
+    await engine.dispose()
+    return found
+
+
+async def test_migrations_from_empty_make_exactly_the_tables_and_step_down(empty_databases: tuple[str, str]):
+    migrated, created = empty_databases
+    await asyncio.to_thread(upgrade, migrated)
+    have, want = await catalog(migrated), await catalog(created, create=True)
+    assert want["constraints"]
+    for kind in CATALOG:
+        assert have[kind] == want[kind], f"migrations and tables.py differ in {kind}"
+    await asyncio.to_thread(command.check, configuration(migrated))
+    await asyncio.to_thread(command.downgrade, configuration(migrated), "-1")
+    assert not any((await catalog(migrated)).values())
+
+
+async def test_two_upgrades_at_once_wait_for_each_other(empty_databases: tuple[str, str]):
+    script = "import sys; from billing.db.migrate import upgrade; upgrade(sys.argv[1])"
+    command_line = sys.executable, "-c", script, empty_databases[0]
+    both = [await asyncio.create_subprocess_exec(*command_line, cwd=ROOT) for _ in range(2)]
+    assert [await process.wait() for process in both] == [0, 0]
+    assert (await catalog(empty_databases[0]))["columns"]
+
+
+def test_each_table_but_the_public_price_book_has_its_tenant():
+    without = {
+        table.name
+        for table in metadata.tables.values()
+        if "tenant_id" not in table.c and table.name != "tenant"
+    }
+    assert without == {"price_row", "price_window"}
+
+
+def test_money_has_no_fraction_and_constraints_have_names():
+    for table in metadata.tables.values():
+        for column in table.c:
+            if "NUMERIC" in str(column.type).upper():
+                assert str(column.type) == "NUMERIC(38, 0)"
+        assert all(constraint.name for constraint in table.constraints)

@@ -1,0 +1,62 @@
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from billing.reports.service import Reports
+from billing.reports.usage_row import UsageFilter
+from billing.settlement.posting import post
+
+FIRST = datetime(2026, 11, 2, 9, 0, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+async def five(house: Any) -> list[Any]:
+    """Requests an hour apart, settled in another order."""
+    events = [house.event(n, at=FIRST + n * HOUR) for n in range(5)]
+    await post(house.database, [events[n] for n in (3, 0, 4, 1, 2)])
+    return events
+
+
+async def test_rows_are_newest_last_and_say_what_the_events_say(house: Any, five: list[Any]):
+    rows = await Reports(house.database).usage(UsageFilter(tenant_id=house.tenant_id))
+    assert [row.request_id for row in rows] == [event.request_id for event in five]
+    row, event = rows[0], five[0]
+    assert (row.tenant, row.key) == ((await house.tenancy.tenant(house.tenant_id)).name, "first")
+    assert (row.tenant_id, row.key_id, row.model, row.status) == (
+        house.tenant_id,
+        house.key_id,
+        event.model,
+        "completed",
+    )
+    assert (row.cache_hit, row.cache_owed, row.cache_write, row.cache_miss, row.output) == (
+        1024,
+        0,
+        0,
+        176,
+        300,
+    )
+    assert (row.charge, row.currency) == (event.charge.amount, "USD")
+    assert (row.price_row_id, row.price_window) == (event.charge.price_row_id, "standard")
+    assert row.rated_at == FIRST
+
+
+async def test_an_interval_holds_its_beginning_and_not_its_end(house: Any, five: list[Any]):
+    chosen = UsageFilter(tenant_id=house.tenant_id, since=FIRST + HOUR, until=FIRST + 3 * HOUR)
+    rows = await Reports(house.database).usage(chosen)
+    assert [row.request_id for row in rows] == [five[1].request_id, five[2].request_id]
+
+
+async def test_a_limit_keeps_the_newest_still_newest_last(house: Any, five: list[Any]):
+    rows = await Reports(house.database).usage(UsageFilter(tenant_id=house.tenant_id, limit=2))
+    assert [row.request_id for row in rows] == [five[3].request_id, five[4].request_id]
+
+
+async def test_without_a_tenant_everyone_is_reported_and_with_one_nobody_else(house: Any, five: list[Any]):
+    other = await house.other_tenant()
+    await post(house.database, [other.event()])
+    everyone = await Reports(house.database).usage(UsageFilter())
+    assert {row.tenant_id for row in everyone} >= {house.tenant_id, other.tenant_id}
+    (own,) = await Reports(house.database).usage(UsageFilter(tenant_id=other.tenant_id))
+    assert own.request_id == other.request_id(0)

@@ -1,0 +1,223 @@
+"""Settlement against real Postgres: exactly once, exactly the charge, whatever comes between."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from billing.db.transaction import Database
+from billing.errors import StoreRefused, StoreUnavailable, UsageInvalid
+from billing.ledger.balance import BalanceVersion
+from billing.money import femto_of
+from billing.reports.service import Reports
+from billing.reports.usage_row import UsageFilter
+from billing.settlement.batch import Settlement
+
+CHARGE = 1024 * 14_000_000 + 176 * 140_000_000 + 300 * 280_000_000
+TEN = femto_of("10")
+
+
+@pytest.fixture
+async def settlement(house: Any) -> AsyncIterator[Settlement]:
+    settlement = Settlement(house.database)
+    await settlement.start()
+    yield settlement
+    await settlement.close()
+
+
+async def rows_of(house: Any) -> list[Any]:
+    return await Reports(house.database).usage(UsageFilter(tenant_id=house.tenant_id))
+
+
+async def assert_charged(house: Any, requests: int, credit: int = TEN) -> None:
+    """One event a request, the balance their sum below the credit, and a ledger that adds up."""
+    rows = await rows_of(house)
+    assert len(rows) == requests
+    assert sum(row.charge for row in rows) == requests * CHARGE
+    assert (await house.ledger.balance(house.tenant_id)).total == credit - requests * CHARGE
+    assert await house.ledger.check_integrity() == []
+
+
+async def test_a_settled_request_has_its_event_charge_and_attestation(house: Any, settlement: Settlement):
+    await house.topped_up("10")
+    event = house.event()
+    assert await settlement.settle(event) == BalanceVersion(house.tenant_id, TEN - CHARGE, 2)
+    await assert_charged(house, 1)
+    async with house.database.transaction() as connection:
+        documents = await connection.execute(
+            text("SELECT document FROM attestation WHERE request_id = :id"), {"id": event.request_id}
+        )
+        assert documents.scalars().all() == list(event.attestations)
+
+
+async def test_requests_that_finish_together_share_a_transaction(house: Any, settlement: Settlement):
+    await house.topped_up("10")
+    balances = await asyncio.gather(*(settlement.settle(house.event(n)) for n in range(200)))
+    assert len({balance.version for balance in balances}) < 20
+    await assert_charged(house, 200)
+
+
+async def test_a_request_settled_twice_at_once_and_again_later_is_charged_once(
+    house: Any, settlement: Settlement
+):
+    await house.topped_up("10")
+    event = house.event()
+    both = await asyncio.gather(settlement.settle(event), settlement.settle(event))
+    again = await settlement.settle(event)
+    assert {balance.balance for balance in (*both, again)} == {TEN - CHARGE}
+    assert again.version == 2
+    await assert_charged(house, 1)
+
+
+async def test_a_second_event_of_the_same_request_changes_nothing(house: Any, settlement: Settlement):
+    await house.topped_up("10")
+    await settlement.settle(house.event(output=300))
+    await settlement.settle(house.event(output=1))
+    await assert_charged(house, 1)
+
+
+async def test_gateways_that_settle_the_same_requests_of_the_same_tenants_charge_each_once(house: Any):
+    other = await house.other_tenant()
+    for tenant in (house, other):
+        await tenant.topped_up("10")
+    gateways = [Settlement(house.database, flush_interval_ms=1, batch_max=7) for _ in range(3)]
+    await asyncio.gather(*(gateway.start() for gateway in gateways))
+    events = [tenant.event(n) for n in range(40) for tenant in (house, other)]
+    shuffled = [events, events[::-1], events[40:] + events[:40]]
+    await asyncio.gather(
+        *(gateway.settle(event) for gateway, order in zip(gateways, shuffled, strict=True) for event in order)
+    )
+    await asyncio.gather(*(gateway.close() for gateway in gateways))
+    for tenant in (house, other):
+        await assert_charged(tenant, 40)
+
+
+async def test_a_poisoned_event_fails_only_itself(house: Any, settlement: Settlement):
+    await house.topped_up("10")
+    charge = house.event().charge
+    poisoned = [
+        replace(house.event(100), key_id="key_of_nobody"),
+        replace(house.event(101), charge=replace(charge, currency="CNY")),
+        replace(house.event(102), charge=replace(charge, price_row_id="unpublished")),
+        replace(house.event(103), model="nul \0"),
+        replace(house.event(104), usage=replace(house.event().usage, output=2**31)),
+    ]
+    good = [house.event(n) for n in range(10)]
+    answers = await asyncio.gather(
+        *(settlement.settle(event) for event in (*good[:5], *poisoned, *good[5:])), return_exceptions=True
+    )
+    assert all(isinstance(answer, StoreRefused) for answer in answers[5:10])
+    assert all(isinstance(answer, BalanceVersion) for answer in (*answers[:5], *answers[10:]))
+    await assert_charged(house, 10)
+
+
+async def test_granted_credit_goes_first_and_an_overage_becomes_debt(house: Any, settlement: Settlement):
+    await house.topped_up("0.00001")
+    assert (await settlement.settle(house.event())).balance == femto_of("0.00001") - CHARGE < 0
+    await assert_charged(house, 1, femto_of("0.00001"))
+
+
+async def test_a_failed_request_is_an_event_that_costs_nothing(house: Any, settlement: Settlement):
+    await house.topped_up("10")
+    event = house.event()
+    free = replace(event.charge, cache_hit=0, cache_miss=0, output=0)
+    await settlement.settle(replace(event, status="failed", charge=free, attestations=()))
+    (row,) = await rows_of(house)
+    assert (row.status, row.charge) == ("failed", 0)
+    await assert_balance(house, TEN)
+
+
+async def assert_balance(house: Any, total: int) -> None:
+    assert (await house.ledger.balance(house.tenant_id)).total == total
+    assert await house.ledger.check_integrity() == []
+
+
+async def test_a_connection_lost_in_mid_transaction_costs_a_retry_and_not_a_second_charge(
+    house: Any, settlement: Settlement
+):
+    await house.topped_up("10")
+    async with house.database.transaction() as blocker:
+        await blocker.execute(
+            text("SELECT 1 FROM balance WHERE tenant_id = :tenant FOR UPDATE"), {"tenant": house.tenant_id}
+        )
+        settling = asyncio.create_task(settlement.settle(house.event()))
+        assert await kill_who_waits(house.database)
+    assert (await settling).balance == TEN - CHARGE
+    await assert_charged(house, 1)
+
+
+async def kill_who_waits(database: Database) -> bool:
+    """Kill the backend that waits for a lock as soon as there is one."""
+    query = text("""
+        SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+        WHERE wait_event_type = 'Lock' AND datname = current_database() AND pid <> pg_backend_pid()
+    """)
+    async with asyncio.timeout(10):
+        while True:
+            async with database.transaction() as connection:
+                if (await connection.execute(query)).first() is not None:
+                    return True
+
+
+async def test_a_restarted_server_costs_nobody_anything(house: Any, settlement: Settlement):
+    await house.topped_up("10")
+    await settlement.settle(house.event(0))
+    async with house.database.transaction() as connection:
+        await connection.execute(
+            text("""SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                    WHERE datname = current_database() AND pid <> pg_backend_pid()""")
+        )
+    await settlement.settle(house.event(1))
+    await assert_charged(house, 2)
+
+
+async def test_when_postgres_stays_away_the_caller_is_told(house: Any):
+    nowhere = Database("postgresql+asyncpg://kvitto:x@/kvitto?host=/nowhere")
+    settlement = Settlement(nowhere, retry_delays_ms=(1, 1))
+    await settlement.start()
+    with pytest.raises(StoreUnavailable):
+        await settlement.settle(house.event())
+    await settlement.close()
+    await nowhere.close()
+
+
+async def test_closing_settles_what_has_arrived_and_refuses_what_comes_later(house: Any):
+    await house.topped_up("10")
+    settlement = Settlement(house.database, flush_interval_ms=60_000, batch_max=3)
+    await settlement.start()
+    settling = [asyncio.create_task(settlement.settle(house.event(n))) for n in range(10)]
+    await asyncio.sleep(0)
+    await settlement.close()
+    assert all([isinstance(await task, BalanceVersion) for task in settling])
+    with pytest.raises(StoreUnavailable):
+        await settlement.settle(house.event(99))
+    await assert_charged(house, 10)
+
+
+async def test_a_caller_that_is_cancelled_has_not_undone_its_charge(house: Any):
+    await house.topped_up("10")
+    settlement = Settlement(house.database)
+    await settlement.start()
+    settling = asyncio.create_task(settlement.settle(house.event()))
+    await asyncio.sleep(0)
+    settling.cancel()
+    await settlement.close()
+    assert settling.cancelled()
+    await assert_charged(house, 1)
+
+
+async def test_the_sweeper_learns_which_requests_have_an_event(house: Any, settlement: Settlement):
+    await settlement.settle(house.event(1))
+    asked = [house.request_id(n) for n in range(3)]
+    assert await settlement.settled(asked) == {house.request_id(1)}
+    assert await settlement.settled([]) == set()
+
+
+def test_an_event_holds_no_more_reasoning_than_output_and_one_instant(house: Any):
+    with pytest.raises(UsageInvalid):
+        replace(house.event(), reasoning_tokens=301)
+    with pytest.raises(UsageInvalid):
+        replace(house.event(), rated_at=house.event().rated_at.replace(hour=13))
