@@ -1,0 +1,1 @@
+"""The data plane: HTTP edge, admission, pump, settlement. No SQL, no torch."""

@@ -1,0 +1,1 @@
+"""Holds in Valkey: placed all or nothing by one script, released exactly once."""

@@ -1,0 +1,151 @@
+"""The application: wired parts in, Litestar out."""
+
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+from litestar import Litestar, Response
+from litestar.exceptions import HTTPException
+from litestar.types import Message, Scope
+
+from billing.db.transaction import Database
+from billing.ledger.service import Ledger
+from billing.pricing.service import Prices
+from billing.settlement.batch import Settlement
+from billing.tenancy.service import Tenancy
+from engine.api import Engine
+from gateway.admission.admit import Admission
+from gateway.admission.leases import Leases
+from gateway.desk import AnyRequest, Desk
+from gateway.errors import Answer, answer_of
+from gateway.instant import ValkeyClock
+from gateway.models import Catalog, ServedModel
+from gateway.options import GatewayOptions
+from gateway.pump import PumpLimits, Pumps
+from gateway.refusal import BodyTooLarge
+from gateway.routes import balance, chat, health, models
+from gateway.settle import Books, Settler
+from gateway.snapshot import KeySnapshot, PriceSnapshot
+from gateway.telemetry import Telemetry, log
+from gateway.valkey import Valkey
+from recipe.registry import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a gateway is made of; the application opens and closes them."""
+
+    options: GatewayOptions
+    database: Database
+    tenancy: Tenancy
+    prices: Prices
+    ledger: Ledger
+    settlement: Settlement
+    valkey: Valkey
+    engine: Engine
+    recipe: Recipe
+
+
+def build(parts: Parts) -> Litestar:
+    """Make the application of one process. It has no documentation pages and accepts no cookies."""
+    options = parts.options
+    telemetry = Telemetry()
+    admission = Admission(parts.valkey, lease_s=options.lease_s, retry_after_s=options.retry_after_s)
+    leases = Leases(admission, options.lease_renew_interval_s)
+    telemetry.in_flight.set_function(lambda: len(leases))
+    keys = KeySnapshot(
+        parts.tenancy, parts.valkey, age_max_s=options.key_age_max_s, keys_max=options.keys_max
+    )
+    prices = PriceSnapshot(parts.prices, refresh_interval_s=options.price_refresh_interval_s)
+    books = Books(parts.ledger, parts.settlement, prices)
+    settler = Settler(
+        admission, leases, books, ValkeyClock(parts.valkey), telemetry, options.request_deadline_s
+    )
+    desk = Desk(
+        options=options,
+        keys=keys,
+        prices=prices,
+        catalog=Catalog((ServedModel(parts.recipe.served_name, parts.recipe, parts.engine),)),
+        ledger=parts.ledger,
+        valkey=parts.valkey,
+        pumps=Pumps(settler, telemetry, PumpLimits(options.request_deadline_s, options.channel_frames_max)),
+        telemetry=telemetry,
+    )
+    app = Litestar(
+        [
+            chat.complete,
+            models.list_models,
+            models.show_model,
+            balance.show_balance,
+            health.live,
+            health.ready,
+            health.metrics,
+        ],
+        lifespan=[_lifespan(parts, desk, leases)],
+        exception_handlers={HTTPException: _refuse, Exception: _refuse},
+        before_send=[_mark],
+        request_max_body_size=options.body_bytes_max,
+        openapi_config=None,
+        logging_config=None,  # the process's main owns logging
+    )
+    app.state.desk = desk
+    return app
+
+
+def _lifespan(
+    parts: Parts, desk: Desk, leases: Leases
+) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def lifespan(_: Litestar) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:  # closes in reverse, each whatever became of the others
+            stack.push_async_callback(parts.database.close)
+            stack.push_async_callback(parts.valkey.close)
+            await parts.settlement.start()
+            stack.push_async_callback(parts.settlement.close)
+            await parts.engine.open()
+            stack.push_async_callback(parts.engine.close)
+            for task in (leases, desk.keys, desk.prices):
+                task.start()
+                stack.push_async_callback(task.close)
+            stack.push_async_callback(desk.pumps.drain, desk.options.drain_s)
+            yield
+
+    return lifespan
+
+
+def _refuse(request: AnyRequest, error: Exception) -> Response[bytes]:
+    """Answer an error by the table; what Litestar itself refuses keeps its status in our shape."""
+    answer = _framework_answer(request, error) if isinstance(error, HTTPException) else answer_of(error)
+    if answer.status == 500:
+        log.error("internal_error", path=request.url.path, exc_info=error)
+    headers = {} if answer.retry_after_s is None else {"retry-after": str(answer.retry_after_s)}
+    if answer.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    return Response(answer.body, status_code=answer.status, media_type="application/json", headers=headers)
+
+
+def _framework_answer(request: AnyRequest, error: HTTPException) -> Answer:
+    status = error.status_code
+    if status == 413:
+        return answer_of(BodyTooLarge(request.app.state.desk.options.body_bytes_max))
+    if status == 404:
+        message = f"there is nothing at {request.method} {request.url.path}"
+        return Answer(404, "invalid_request_error", message, "not_found")
+    if status == 405:
+        message = f"{request.url.path} does not answer {request.method}"
+        return Answer(405, "invalid_request_error", message, "method_not_allowed")
+    if status >= 500:
+        return answer_of(error)
+    return Answer(status, "invalid_request_error", error.detail, "invalid_request")
+
+
+async def _mark(message: Message, scope: Scope) -> None:
+    """Put `x-request-id` on every answer, and count it."""
+    if message["type"] != "http.response.start":
+        return
+    request_id = scope["state"].get("request_id") or str(uuid.uuid4())
+    message.setdefault("headers", [])
+    message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
+    desk: Desk = scope["litestar_app"].state.desk
+    desk.telemetry.requests.labels(scope.get("path_template") or "unrouted", message["status"]).inc()

@@ -1,0 +1,132 @@
+"""The one table that turns errors into answers (conventions C6). What is not in it is a silent 500.
+
+The shape is OpenAI's and DeepSeek's: ``{"error": {"message", "type", "param", "code"}}``.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from billing import errors as billing
+from engine import api as engine
+from gateway import refusal
+from recipe import errors as recipe
+
+RETRY_AFTER_S: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An error as the client gets it. ``type`` and ``code`` are OpenAI's words where it has one."""
+
+    status: int
+    type: str
+    message: str
+    code: str | None = None
+    param: str | None = None
+    retry_after_s: int | None = None
+
+    @property
+    def body(self) -> bytes:
+        """The JSON body, also framed as an event after a stream has begun."""
+        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        return msgspec.json.encode({"error": error})
+
+
+def _invalid(status: int, message: str, param: str | None, code: str | None) -> Answer:
+    return Answer(status, "invalid_request_error", message, code, param)
+
+
+def _unavailable(reason: str, retry_after_s: int = RETRY_AFTER_S) -> Callable[[Any], Answer]:
+    message = f"{reason}; nothing was charged, try again"
+    return lambda _: Answer(503, "service_unavailable", message, "service_unavailable", None, retry_after_s)
+
+
+def _internal(_: object) -> Answer:
+    return Answer(500, "server_error", "internal error; nothing was charged", "internal_error")
+
+
+def _payment(code: str, message: str, retry_after_s: int | None = None) -> Answer:
+    return Answer(402, code, message, code, None, retry_after_s)
+
+
+def _no_price(error: billing.PriceMissing) -> Answer:
+    return _invalid(
+        404, f"the model {error.model!r} is not offered in {error.currency}", "model", "model_not_found"
+    )
+
+
+def _no_model(error: refusal.ModelUnknown) -> Answer:
+    return _invalid(404, f"the model {error.model!r} does not exist", "model", "model_not_found")
+
+
+def _no_key(error: refusal.KeyRefused) -> Answer:
+    return Answer(401, "authentication_error", error.reason, "invalid_api_key")
+
+
+def _no_worker(error: engine.EngineUnavailable) -> Answer:
+    return _unavailable("no worker can take the request now", error.retry_after_s)(error)
+
+
+TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
+    # what the client sent
+    recipe.BodyMalformed: lambda e: _invalid(400, str(e), None, "invalid_json"),
+    recipe.ParameterInvalid: lambda e: _invalid(
+        400 if e.malformed else 422, str(e), e.param, "invalid_parameter"
+    ),
+    recipe.ParameterUnsupported: lambda e: _invalid(400, str(e), e.param, "unsupported_parameter"),
+    recipe.PromptTooLong: lambda e: _invalid(400, str(e), "messages", "context_length_exceeded"),
+    engine.PromptRefused: lambda e: _invalid(400, e.message, "messages", "prompt_refused"),
+    refusal.BodyTooLarge: lambda e: _invalid(
+        413, f"the request body is longer than {e.bytes_max} bytes", None, "body_too_large"
+    ),
+    refusal.KeyRefused: _no_key,
+    refusal.ModelUnknown: _no_model,
+    billing.PriceMissing: _no_price,
+    # what it cannot pay for
+    refusal.BalanceInsufficient: lambda _: _payment(
+        "insufficient_balance",
+        "the balance does not cover this request at its dearest; top up, or ask for fewer max_tokens",
+    ),
+    billing.BalanceExhausted: lambda _: _payment(
+        "insufficient_balance", "the balance does not cover this request"
+    ),
+    refusal.BalanceHeld: lambda e: _payment(
+        "balance_held", "requests in flight hold the balance; try again when they are done", e.retry_after_s
+    ),
+    # what is not there just now
+    refusal.BalanceUnknown: _unavailable("the balance is not known yet"),
+    refusal.ValkeyUnavailable: _unavailable("admission is not reachable"),
+    billing.StoreUnavailable: _unavailable("the database is not reachable"),
+    engine.EngineUnavailable: _no_worker,
+    engine.EngineFailed: _unavailable("the worker failed"),
+    engine.WorkerAnswerInvalid: _unavailable("a worker gave an invalid answer"),
+    engine.GenerationCancelled: _unavailable("the generation was stopped"),
+    refusal.Draining: _unavailable("this server is stopping", 1),
+    refusal.DeadlinePassed: _unavailable("the request took too long"),
+    refusal.ReaderStalled: lambda _: _invalid(408, "the answer was not read in time", None, "reader_stalled"),
+    refusal.ClientGone: lambda _: Answer(499, "client_gone", "the client closed the request", "client_gone"),
+    # what is our fault, or comes from the operator's tools alone
+    recipe.ModelUnreadable: _internal,
+    recipe.UsageMalformed: _internal,
+    billing.UsageInvalid: _internal,
+    billing.PriceInvalid: _internal,
+    billing.PriceConflict: _internal,
+    billing.AmountInvalid: _internal,
+    billing.GrantConflict: _internal,
+    billing.TenantMissing: _internal,
+    billing.TenantExists: _internal,
+    billing.KeyMissing: _internal,
+    billing.StoreRefused: _internal,
+}
+
+
+def answer_of(error: Exception) -> Answer:
+    """Find the answer to an error: its own row, else that of its nearest base, else a bare 500."""
+    for ancestor in type(error).__mro__:
+        row = TABLE.get(ancestor)
+        if row is not None:
+            return row(error)
+    return _internal(error)

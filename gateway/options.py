@@ -1,0 +1,40 @@
+"""What a gateway process is told at its start. It reads no environment (conventions C14)."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayOptions:
+    """Limits and intervals of one gateway process.
+
+    Args:
+        body_bytes_max: larger request bodies are refused with 413.
+        request_deadline_s: from admission to the last chunk; the hold covers the dearest window until then.
+        first_event_wait_s: how long a stream's status waits for the engine; then 200 and heartbeats.
+        heartbeat_interval_s: pause between two heartbeats of a silent stream.
+        channel_frames_max: frames a slow client may leave unread before the pump waits for it.
+        lease_s: how long a hold outlives the last renewal by its process.
+        lease_renew_interval_s: pause between two renewals; a third of the lease leaves room for two failures.
+        key_age_max_s: longest time a key's grant is used without asking again (the bound on revocation).
+        keys_max: grants kept in process.
+        price_refresh_interval_s: pause between two readings of the price book.
+        drain_s: how long a stopping process lets running requests finish.
+        retry_after_s: what a 503 or a held balance tells the client to wait, at most 60.
+    """
+
+    body_bytes_max: int = 4 * 2**20
+    request_deadline_s: float = 600.0
+    first_event_wait_s: float = 5.0
+    heartbeat_interval_s: float = 10.0
+    channel_frames_max: int = 256
+    lease_s: float = 30.0
+    lease_renew_interval_s: float = 10.0
+    key_age_max_s: float = 2.0
+    keys_max: int = 10_000
+    price_refresh_interval_s: float = 2.0
+    drain_s: float = 20.0
+    retry_after_s: int = 5
+
+    def __post_init__(self) -> None:
+        assert self.lease_renew_interval_s < self.lease_s
+        assert 0 < self.retry_after_s <= 60

@@ -1,0 +1,1 @@
+"""One surface a file."""

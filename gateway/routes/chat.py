@@ -1,0 +1,226 @@
+"""Chat completions, streamed and not, in DeepSeek's and OpenAI's shape."""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+from litestar import post
+from litestar.exceptions import InternalServerException
+from litestar.response.base import ASGIResponse
+
+from billing.tenancy.api_key import KeyGrant
+from engine.api import GenerateRequest, Sampling
+from gateway import sse
+from gateway.admission.admit import Hold
+from gateway.desk import AnyRequest, Desk, caller, desk_of
+from gateway.errors import answer_of
+from gateway.models import ServedModel
+from gateway.pump import Order, Pump, Writer
+from gateway.refusal import ClientGone
+from gateway.response import EventStream, Watch, drained
+from gateway.settle import Billed, Terms
+from recipe.conversation import has_tools
+from recipe.events import Event
+from recipe.prompt import Prompt
+from recipe.protocols.chat import AnswerHead, ChatRequest, ChatStream, answer, read
+
+NONCE_BYTES: Final = 32
+# Reading and encoding a body of this size takes long enough to be kept off the event loop.
+THREAD_BODY_BYTES: Final = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A body that has been read, rendered and found to fit the model."""
+
+    chat: ChatRequest
+    served: ServedModel
+    prompt: Prompt
+    max_tokens: int
+
+    @property
+    def traffic_class(self) -> str:
+        """Retention class: conversations with tools come back sooner and more often."""
+        return "agent" if has_tools(self.chat.conversation) else "chat"
+
+    @property
+    def ignored_params(self) -> tuple[str, ...]:
+        """Parameters that had no effect, in the order of their names."""
+        return tuple(sorted({*self.chat.ignored_params, *self.prompt.ignored_params}))
+
+
+@post(["/v1/chat/completions", "/chat/completions"], status_code=200)
+async def complete(request: AnyRequest) -> ASGIResponse:
+    """Answer a conversation.
+
+    Raises:
+        Everything in `gateway.errors.TABLE` while the answer has not begun; afterwards it is an error frame.
+    """
+    desk = desk_of(request)
+    grant = await caller(request)
+    body = await _body(request)
+    large = len(body) > THREAD_BODY_BYTES
+    asked = await asyncio.to_thread(_understand, desk, body) if large else _understand(desk, body)
+    for param in asked.ignored_params:
+        desk.telemetry.ignored_params.labels(_label(param)).inc()
+    pump = desk.pumps.start(_order(desk, grant, asked))
+    async with Watch(request, pump) as watch:
+        hold = await watch.wait(pump.admitted)
+        request.scope["state"]["request_id"] = str(hold.request_id)
+        return await (_stream if asked.chat.stream else _whole)(desk, asked, pump, watch)
+
+
+async def _body(request: AnyRequest) -> bytes:
+    try:
+        return await request.body()
+    except InternalServerException as error:  # what Litestar makes of a client that leaves while it sends
+        raise ClientGone from error
+
+
+async def _stream(desk: Desk, asked: Asked, pump: Pump, watch: Watch) -> ASGIResponse:
+    """Answer 200 when the engine has; or after a while, so that heartbeats can begin."""
+    try:
+        await watch.wait(pump.started, desk.options.first_event_wait_s)
+    except TimeoutError:
+        pump.begin()
+    return EventStream(pump, desk.options.heartbeat_interval_s, _headers(asked))
+
+
+async def _whole(_: Desk, asked: Asked, pump: Pump, watch: Watch) -> ASGIResponse:
+    await watch.wait(pump.started)
+    body = await watch.wait(drained(pump.channel))
+    return ASGIResponse(body=body, media_type="application/json", headers=_headers(asked), status_code=200)
+
+
+def _headers(asked: Asked) -> dict[str, str]:
+    return {"x-ignored-params": ", ".join(map(_label, asked.ignored_params))} if asked.ignored_params else {}
+
+
+def _label(param: str) -> str:
+    """A parameter's name fit for a header and a metric; the client may call it anything."""
+    known = param.isascii() and param.isidentifier() and len(param) <= 40
+    return param if known else "other"
+
+
+def _understand(desk: Desk, body: bytes) -> Asked:
+    chat = read(body)
+    served = desk.catalog.find(chat.model)
+    prompt = served.recipe.render(chat)
+    return Asked(chat, served, prompt, served.recipe.max_tokens(chat, prompt))
+
+
+def _order(desk: Desk, grant: KeyGrant, asked: Asked) -> Order:
+    terms = Terms(
+        grant=grant,
+        model=asked.served.name,
+        prompt_tokens=len(asked.prompt.token_ids),
+        output_tokens_max=asked.max_tokens,
+        traffic_class=asked.traffic_class,
+    )
+    return Order(
+        terms=terms,
+        engine=asked.served.engine,
+        parser=asked.served.recipe.parser(asked.prompt),
+        generate=lambda hold: _generate_request(desk, terms, asked, hold),
+        writer=_writer(asked),
+    )
+
+
+def _generate_request(desk: Desk, terms: Terms, asked: Asked, hold: Hold) -> GenerateRequest:
+    sampling = asked.prompt.sampling
+    return GenerateRequest(
+        request_id=str(hold.request_id),
+        tenant=hold.tenant_id,
+        scope=asked.chat.user_id,
+        prompt_ids=asked.prompt.token_ids,
+        sampling=Sampling(
+            max_tokens=asked.max_tokens,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            seed=sampling.seed,
+            presence_penalty=sampling.presence_penalty,
+            frequency_penalty=sampling.frequency_penalty,
+            stop_token_ids=asked.prompt.stop_token_ids,
+        ),
+        retention_class=terms.traffic_class,
+        nonce=secrets.token_bytes(NONCE_BYTES),
+        memo=_memo(desk, terms, hold),
+    )
+
+
+def _memo(desk: Desk, terms: Terms, hold: Hold) -> str:
+    """What a worker repeats in its attestation, so that a journal line can be settled alone."""
+    row = desk.prices.book.row(terms.model, terms.grant.currency, hold.admitted_at)
+    memo = {
+        "tenant": hold.tenant_id,
+        "key": terms.grant.key_id,
+        "model": terms.model,
+        "class": terms.traffic_class,
+        "price_row": row.id,
+    }
+    return msgspec.json.encode(memo).decode()
+
+
+def _writer(asked: Asked) -> Callable[[Hold], Writer]:
+    def write(hold: Hold) -> Writer:
+        head = AnswerHead(
+            id=f"chatcmpl-{hold.request_id}",
+            model=asked.served.name,
+            created=int(hold.admitted_at.timestamp()),
+        )
+        if not asked.chat.stream:
+            return WholeWriter(head)
+        include_usage, thinking = asked.chat.include_usage, asked.prompt.starts_thinking
+        return StreamWriter(ChatStream(head, include_usage=include_usage, thinking=thinking))
+
+    return write
+
+
+class StreamWriter:
+    """Events as frames; the first delta carries the role alone."""
+
+    def __init__(self, stream: ChatStream) -> None:
+        self._stream = stream
+        self._opened = False
+
+    def events(self, events: Sequence[Event]) -> bytes:
+        """See `gateway.pump.Writer`."""
+        chunks = self._stream.deltas(events)
+        if chunks and not self._opened:
+            self._opened = True
+            chunks.insert(0, self._stream.opening())
+        return b"".join(map(sse.frame, chunks))
+
+    def finish(self, events: Sequence[Event], billed: Billed) -> bytes:
+        """See `gateway.pump.Writer`."""
+        opening = b"" if self._opened else sse.frame(self._stream.opening())
+        chunks = [*self._stream.deltas(events), *self._stream.closing(billed)]
+        return opening + b"".join(map(sse.frame, chunks)) + sse.DONE
+
+    def error(self, error: Exception) -> bytes:
+        """See `gateway.pump.Writer`: an error frame, and no `[DONE]` after it."""
+        return sse.frame(answer_of(error).body)
+
+
+class WholeWriter:
+    """All events as one JSON body."""
+
+    def __init__(self, head: AnswerHead) -> None:
+        self._head = head
+        self._events: list[Event] = []
+
+    def events(self, events: Sequence[Event]) -> bytes:
+        """See `gateway.pump.Writer`; nothing can be shown yet."""
+        self._events += events
+        return b""
+
+    def finish(self, events: Sequence[Event], billed: Billed) -> bytes:
+        """See `gateway.pump.Writer`."""
+        return msgspec.json.encode(answer(self._head, [*self._events, *events], billed))
+
+    def error(self, error: Exception) -> bytes:
+        """See `gateway.pump.Writer`; never asked for, as nothing is sent before the end."""
+        return answer_of(error).body

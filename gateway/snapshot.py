@@ -1,0 +1,188 @@
+"""What the gateway knows without asking each time: keys (2 s old at most, revocation pushed) and prices."""
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from billing.errors import BillingError, PriceMissing
+from billing.pricing.book import PriceBook
+from billing.pricing.service import Prices
+from billing.tenancy.api_key import KeyGrant
+from billing.tenancy.keys import checksum_ok
+from billing.tenancy.service import Tenancy
+from gateway.refusal import KeyRefused, ValkeyUnavailable
+from gateway.tasks import stop
+from gateway.telemetry import log
+from gateway.valkey import Valkey
+
+REVOKED_CHANNEL: Final = "kv:revoked"
+RESUBSCRIBE_PAUSE_S: Final = 0.5
+
+
+async def announce_revoked(valkey: Valkey, key_id: str) -> None:
+    """Tell every gateway to forget this key's grants now; those that miss it do within their age bound.
+
+    Raises:
+        ValkeyUnavailable: not told; the age bound alone holds.
+    """
+    await valkey.publish(REVOKED_CHANNEL, key_id)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    grant: KeyGrant | None
+    asked_at_s: float
+
+
+class KeySnapshot:
+    """Grants by key digest, each used for at most ``age_max_s`` after it was asked for."""
+
+    def __init__(self, tenancy: Tenancy, valkey: Valkey, *, age_max_s: float, keys_max: int) -> None:
+        self._tenancy = tenancy
+        self._valkey = valkey
+        self._age_max_s = age_max_s
+        self._keys_max = keys_max
+        self._known: OrderedDict[bytes, _Known] = OrderedDict()
+        self._asked: dict[bytes, asyncio.Task[KeyGrant | None]] = {}
+        self._listener: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to listen for revocations."""
+        self._listener = asyncio.create_task(self._listen_forever(), name="revocations")
+
+    async def close(self) -> None:
+        """Stop listening."""
+        await stop(self._listener)
+        await asyncio.gather(*self._asked.values(), return_exceptions=True)
+
+    async def grant(self, authorization: str | None) -> KeyGrant:
+        """Find whose request this is.
+
+        Args:
+            authorization: the HTTP header, ``Bearer kv_live_…``.
+
+        Raises:
+            KeyRefused: missing, malformed, unknown or revoked.
+            StoreUnavailable: the key is not known here and Postgres cannot be asked.
+        """
+        secret = _bearer(authorization)
+        if not checksum_ok(secret):
+            raise KeyRefused("this is not a complete API key: its checksum does not match")
+        grant = await self._find(self._tenancy.digest(secret))
+        if grant is None:
+            raise KeyRefused("this API key is not known")
+        if grant.revoked_at is not None:
+            raise KeyRefused("this API key has been revoked")
+        return grant
+
+    def forget(self, key_id: str) -> None:
+        """Drop what is known of a key, answers under way included."""
+        for digest, known in list(self._known.items()):
+            if known.grant is not None and known.grant.key_id == key_id:
+                del self._known[digest]
+        self._asked.clear()
+
+    async def _find(self, digest: bytes) -> KeyGrant | None:
+        known = self._known.get(digest)
+        if known is not None and _now_s() - known.asked_at_s < self._age_max_s:
+            self._known.move_to_end(digest)
+            return known.grant
+        asked = self._asked.get(digest)
+        if asked is None:
+            asked = asyncio.create_task(self._ask(digest))
+            self._asked[digest] = asked
+        return await asyncio.shield(asked)
+
+    async def _ask(self, digest: bytes) -> KeyGrant | None:
+        asked_at_s = _now_s()
+        try:
+            grant = await self._tenancy.find_key(digest)
+        finally:
+            current = self._asked.get(digest) is asyncio.current_task()
+            if current:
+                del self._asked[digest]
+        if current:  # no revocation came in between
+            self._known[digest] = _Known(grant, asked_at_s)
+            self._known.move_to_end(digest)
+            if len(self._known) > self._keys_max:
+                self._known.popitem(last=False)
+        return grant
+
+    async def _listen_forever(self) -> None:
+        while True:
+            try:
+                async for key_id in self._valkey.listen(REVOKED_CHANNEL):
+                    if key_id:
+                        self.forget(key_id)
+                    else:
+                        self._known.clear()  # messages may have been missed before this subscription
+            except ValkeyUnavailable as error:
+                log.warning("revocations_not_heard", reason=str(error))
+            await asyncio.sleep(RESUBSCRIBE_PAUSE_S)
+
+
+class PriceSnapshot:
+    """The price book, read again every few seconds; the last one read stays in use while Postgres is away."""
+
+    def __init__(self, prices: Prices, *, refresh_interval_s: float) -> None:
+        self._prices = prices
+        self._refresh_interval_s = refresh_interval_s
+        self._book = PriceBook(())
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def book(self) -> PriceBook:
+        """The book as last read."""
+        return self._book
+
+    def start(self) -> None:
+        """Begin to read it again and again."""
+        self._task = asyncio.create_task(self._refresh_forever(), name="prices")
+
+    async def close(self) -> None:
+        """Read no more."""
+        await stop(self._task)
+
+    async def refresh(self) -> None:
+        """Read the book now.
+
+        Raises:
+            StoreUnavailable: Postgres cannot be asked; the old book stays.
+        """
+        self._book = await self._prices.book()
+
+    async def covering(self, model: str, currency: str, at: datetime) -> PriceBook:
+        """Return a book that prices the model, reading it once more if the known one does not.
+
+        Raises:
+            PriceMissing: neither does.
+        """
+        try:
+            self._book.row(model, currency, at)
+        except PriceMissing:
+            await self.refresh()
+            self._book.row(model, currency, at)
+        return self._book
+
+    async def _refresh_forever(self) -> None:
+        while True:
+            try:
+                await self.refresh()
+            except BillingError as error:
+                log.warning("prices_not_refreshed", reason=str(error))
+            await asyncio.sleep(self._refresh_interval_s)
+
+
+def _bearer(authorization: str | None) -> str:
+    scheme, _, secret = (authorization or "").strip().partition(" ")
+    if not scheme:
+        raise KeyRefused("no API key: send the header Authorization: Bearer <key>")
+    if scheme.lower() != "bearer" or not secret.strip():
+        raise KeyRefused("the Authorization header must be: Bearer <key>")
+    return secret.strip()
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

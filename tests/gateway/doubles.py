@@ -1,0 +1,166 @@
+"""The engine doubled at its process border, and a recipe whose tokens are characters."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.api import GenerateRequest, GenerationCancelled, TokenChunk
+from engine.proof.attestation import PrefillAttestation, commitment
+from recipe.errors import PromptTooLong
+from recipe.events import Event, Finish, FinishReason, Text
+from recipe.families.limits import completion_tokens
+from recipe.parser import StopStrings
+from recipe.prompt import Prompt
+from recipe.protocols.chat import ChatRequest
+
+MODEL = "smollm2-135m-instruct"  # as in the price book that ships
+CONTEXT_TOKENS = 400
+END = 0
+
+Step = TokenChunk | Exception | asyncio.Event
+
+
+def says(text: str, finish: FinishReason | None = None) -> TokenChunk:
+    return TokenChunk(tuple(map(ord, text)), finish)
+
+
+@dataclass
+class Play:
+    """What the engine does with a request: prefill's answer, then chunks; at an event it waits."""
+
+    steps: Sequence[Step] = (says("Hel"), says("lo"), TokenChunk((END,), "stop"))
+    hit_tokens: int = 0
+    prefill: Exception | asyncio.Event | None = None
+
+
+@dataclass
+class ScriptedGeneration:
+    request: GenerateRequest
+    play: Play
+    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+    yielded: int = 0
+
+    async def prefilled(self) -> tuple[PrefillAttestation, str]:
+        if isinstance(self.play.prefill, Exception):
+            raise self.play.prefill
+        if self.play.prefill is not None and not await self._reached(self.play.prefill):
+            raise GenerationCancelled
+        return attest(self.request, self.play.hit_tokens)
+
+    async def __aiter__(self) -> AsyncIterator[TokenChunk]:
+        for step in self.play.steps:
+            if isinstance(step, Exception):
+                raise step
+            if isinstance(step, asyncio.Event):
+                if not await self._reached(step):
+                    return
+            else:
+                yield step
+                self.yielded += 1  # it was taken: the next one is asked for
+
+    async def cancel(self) -> None:
+        self.cancelled.set()
+
+    async def _reached(self, event: asyncio.Event) -> bool:
+        waits = [asyncio.create_task(one.wait()) for one in (event, self.cancelled)]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        return event.is_set()
+
+
+class ScriptedEngine:
+    """Implements `engine.api.Engine`; plays `play` for every request."""
+
+    def __init__(self) -> None:
+        self.play = Play()
+        self.ready = True
+        self.generations: list[ScriptedGeneration] = []
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def submit(self, request: GenerateRequest) -> ScriptedGeneration:
+        self.generations.append(ScriptedGeneration(request, self.play))
+        return self.generations[-1]
+
+    def snapshot(self) -> tuple[()]:
+        return ()
+
+    @property
+    def running(self) -> int:
+        return sum(not generation.cancelled.is_set() for generation in self.generations)
+
+
+def attest(request: GenerateRequest, hit_tokens: int) -> tuple[PrefillAttestation, str]:
+    attestation = PrefillAttestation(
+        request_id=request.request_id,
+        attempt=1,
+        stage="prefill",
+        worker="prefill-0",
+        namespace="test",
+        prompt_tokens=len(request.prompt_ids),
+        hit_tokens=hit_tokens,
+        owed_tokens=0,
+        hit_device_tokens=0,
+        hit_store_tokens=hit_tokens,
+        block_tokens=64,
+        retention_class=request.retention_class,
+        promised_until=None,
+        prompt_commitment=commitment(request.nonce, request.prompt_ids),
+        cached_prefix_commitment=commitment(request.nonce, request.prompt_ids[:hit_tokens]),
+        memo=request.memo,
+        attested_at_ns=1,
+    )
+    return attestation, '{"payload": {}, "key_id": "test", "signature": ""}'
+
+
+class CharacterParser:
+    def __init__(self, stop: Sequence[str]) -> None:
+        self._stops = StopStrings(stop)
+        self.reasoning_tokens = 0
+
+    @property
+    def stopped(self) -> bool:
+        return self._stops.matched
+
+    def push(self, token_ids: Sequence[int]) -> list[Event]:
+        text = self._stops.push("".join(chr(token_id) for token_id in token_ids if token_id != END))
+        return [Text(text)] if text else []
+
+    def finish(self, reason: FinishReason) -> list[Event]:
+        rest = self._stops.flush()
+        return [*([Text(rest)] if rest else []), Finish(reason)]
+
+
+class CharacterRecipe:
+    """Implements `recipe.registry.Recipe`: a prompt is its characters."""
+
+    served_name = MODEL
+    context_tokens = CONTEXT_TOKENS
+    tokenizer: Any = None
+
+    def render(self, request: ChatRequest) -> Prompt:
+        messages = request.conversation.messages
+        token_ids = tuple(ord(c) for message in messages for c in f"{message.role}:{message.content}\n")
+        if len(token_ids) >= self.context_tokens:
+            raise PromptTooLong(self.context_tokens, len(token_ids))
+        return Prompt(
+            token_ids=token_ids,
+            stop_token_ids=(END,),
+            stop=request.stop,
+            starts_thinking=False,
+            sampling=request.sampling,
+            ignored_params=request.ignored_params,
+            max_tokens_default=100,
+        )
+
+    def max_tokens(self, request: ChatRequest, prompt: Prompt) -> int:
+        return completion_tokens(request, prompt, self.context_tokens)
+
+    def parser(self, prompt: Prompt) -> CharacterParser:
+        return CharacterParser(prompt.stop)

@@ -1,0 +1,160 @@
+"""Chat completions from socket to ledger: what the client is told is what is billed."""
+
+import asyncio
+import json
+from typing import Any
+
+from billing.pricing.book import PriceBook
+from billing.pricing.rating import rate
+from billing.usage import TokenUsage
+from engine.api import TokenChunk
+from tests.gateway.conftest import CREDIT, ROW, House
+from tests.gateway.doubles import END, MODEL, Play, says
+
+
+async def events(answer: Any) -> list[Any]:
+    """Every `data:` of a stream, comments left out, `[DONE]` as text."""
+    text = (await answer.read()).decode()
+    lines = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
+    return [line if line == "[DONE]" else json.loads(line) for line in lines]
+
+
+def charged(usage: dict[str, Any]) -> int:
+    buckets = TokenUsage(
+        cache_hit=usage["prompt_cache_hit_tokens"],
+        cache_owed=0,
+        cache_write=0,
+        cache_miss=usage["prompt_cache_miss_tokens"],
+        output=usage["completion_tokens"],
+    )
+    return rate(PriceBook((ROW,)), MODEL, "USD", buckets, ROW.effective_from).amount
+
+
+async def test_a_whole_answer_tells_exactly_what_is_billed(house: House) -> None:
+    house.engine.play = Play(hit_tokens=4)
+    async with house.chat() as answer:
+        body = await answer.json()
+    assert answer.status == 200
+    assert body["choices"][0]["message"] == {"role": "assistant", "content": "Hello"}
+    assert body["choices"][0]["finish_reason"] == "stop"
+    usage = body["usage"]
+    assert usage["prompt_tokens"] == len("user:Hi\n")
+    assert usage["completion_tokens"] == 6  # the stop token is generated and billed
+    assert usage["prompt_tokens_details"]["cached_tokens"] == usage["prompt_cache_hit_tokens"] == 4
+    (row,) = await house.settled()
+    assert (row.cache_hit, row.cache_miss, row.output) == (4, 4, 6)
+    assert row.status == "completed"
+    assert row.charge == charged(usage)
+    assert await house.balance() == CREDIT - row.charge
+    assert str(row.request_id) == answer.headers["x-request-id"]
+    assert body["id"].endswith(str(row.request_id))
+
+
+async def test_a_stream_opens_with_the_role_and_ends_with_usage_and_done(house: House) -> None:
+    async with house.chat(stream=True, stream_options={"include_usage": True}) as answer:
+        chunks = await events(answer)
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.headers["x-accel-buffering"] == "no"
+    assert chunks[0]["choices"][0]["delta"]["role"] == "assistant"
+    assert (
+        "".join(c["choices"][0]["delta"].get("content") or "" for c in chunks[:-2] if c["choices"]) == "Hello"
+    )
+    reasons = [c["choices"][0]["finish_reason"] for c in chunks[:-2]]
+    assert [reason for reason in reasons if reason] == ["stop"]
+    assert chunks[-1] == "[DONE]"
+    assert chunks[-2]["choices"] == []
+    assert chunks[-2]["usage"] == chunks[-3]["usage"]
+    (row,) = await house.settled()
+    assert row.charge == charged(chunks[-2]["usage"])
+
+
+async def test_the_charge_is_durable_and_the_hold_gone_before_the_last_chunk_arrives(house: House) -> None:
+    async with house.chat(stream=True) as answer:
+        async for line in answer.content:
+            if b'"finish_reason":"stop"' in line:
+                assert len(await house.rows()) == 1
+                assert not (await house.held()).holds
+
+
+async def test_while_a_request_runs_its_worst_case_is_held(house: House) -> None:
+    gate = asyncio.Event()
+    house.engine.play = Play([says("a"), gate, TokenChunk((END,), "stop")], hit_tokens=4)
+    async with house.chat(stream=True, max_tokens=50) as answer:
+        await answer.content.readline()
+        held = (await house.held()).held
+        gate.set()
+        await answer.read()
+    rates = ROW.standard
+    assert held == len("user:Hi\n") * rates.miss + 50 * rates.output
+    assert (await house.settled())[0].charge < held
+
+
+async def test_a_stop_string_ends_the_answer_and_the_generation(house: House) -> None:
+    house.engine.play = Play([says("one tw"), says("o three"), asyncio.Event()])
+    async with house.chat(stop=["two"]) as answer:
+        body = await answer.json()
+    assert body["choices"][0]["message"]["content"] == "one "
+    assert body["choices"][0]["finish_reason"] == "stop"
+    assert body["usage"]["completion_tokens"] == len("one two three")  # received when the stop was seen
+    (row,) = await house.settled()
+    assert row.output == len("one two three")
+    await asyncio.wait_for(house.engine.generations[0].cancelled.wait(), 5)
+
+
+async def test_more_tokens_than_asked_for_are_neither_shown_nor_billed(house: House) -> None:
+    house.engine.play = Play([says("abcdef"), says("ghi", "length")])
+    async with house.chat(max_tokens=4) as answer:
+        body = await answer.json()
+    assert body["choices"][0]["message"]["content"] == "abcd"
+    assert body["choices"][0]["finish_reason"] == "length"
+    assert (await house.settled())[0].output == 4
+
+
+async def test_a_silent_stream_gets_headers_and_heartbeats(house: House) -> None:
+    prefill = asyncio.Event()
+    house.engine.play = Play(prefill=prefill)
+    async with house.chat(stream=True) as answer:
+        assert answer.status == 200
+        assert await answer.content.readline() == b": ping\n"
+        prefill.set()
+        rest = (await answer.read()).decode()
+    assert rest.endswith("data: [DONE]\n\n")
+    assert "\nid:" not in rest
+    assert (await house.settled())[0].status == "completed"
+
+
+async def test_the_engine_is_told_who_asks_what_and_under_which_price(house: House) -> None:
+    body = {"user_id": "u1", "temperature": 0, "seed": 7, "max_completion_tokens": 9, "service_tier": "flex"}
+    async with house.chat(**body) as answer:
+        await answer.read()
+    request = house.engine.generations[0].request
+    assert (request.tenant, request.scope, request.retention_class) == (house.tenant_id, "u1", "chat")
+    assert request.sampling.max_tokens == 9
+    assert (request.sampling.temperature, request.sampling.seed) == (0, 7)
+    assert request.sampling.stop_token_ids == (END,)
+    assert request.request_id == answer.headers["x-request-id"]
+    memo = json.loads(request.memo)
+    assert memo == {
+        "tenant": house.tenant_id,
+        "key": house.key_id,
+        "model": MODEL,
+        "class": "chat",
+        "price_row": ROW.id,
+    }
+    assert answer.headers["x-ignored-params"] == "service_tier"
+
+
+async def test_many_requests_at_once_are_billed_once_each(house: House) -> None:
+    async def one() -> int:
+        async with house.chat() as answer:
+            return charged((await answer.json())["usage"])
+
+    charges = await asyncio.gather(*(one() for _ in range(40)))
+    rows = await house.settled(40)
+    assert len({row.request_id for row in rows}) == 40
+    assert await house.balance() == CREDIT - sum(charges)
+    assert await house.parts.ledger.check_integrity() == []
+    held = await house.held()
+    assert held.held == 0
+    assert held.balance == CREDIT - sum(charges)
+    assert await house.admission.check_integrity(house.tenant_id) == []

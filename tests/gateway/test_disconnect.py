@@ -1,0 +1,110 @@
+"""A client that leaves stops the generation and pays, once, for what had been received until then."""
+
+import asyncio
+
+from engine.api import TokenChunk
+from gateway.routes.chat import _order, _understand
+from tests.gateway.conftest import CREDIT, ROW, House, until
+from tests.gateway.doubles import END, Play, says
+
+PROMPT = "user:Hi\n"
+
+
+async def ended(house: House) -> None:
+    """Nothing is held, nothing runs, the books agree."""
+    held = await house.held()
+    assert (held.holds, held.held) == ({}, 0)
+    assert house.engine.running == 0
+    assert await house.admission.check_integrity(house.tenant_id) == []
+    assert await house.parts.ledger.check_integrity() == []
+    assert held.balance == await house.balance()
+
+
+async def test_a_stream_left_half_way_is_billed_for_what_the_gateway_had_received(house: House) -> None:
+    house.engine.play = Play([says("abc"), says("de"), asyncio.Event()], hit_tokens=4)
+    async with house.chat(stream=True) as answer:
+        read = b""
+        while b'"de"' not in read:
+            read += await answer.content.readany()
+    (row,) = await house.settled()
+    assert (row.status, row.cache_hit, row.cache_miss, row.output) == ("aborted", 4, 4, 5)
+    rates = ROW.standard
+    assert row.charge == 4 * rates.hit + 4 * rates.miss + 5 * rates.output
+    assert await house.balance() == CREDIT - row.charge
+    await ended(house)
+
+
+async def test_one_that_leaves_after_the_prefill_pays_for_the_prompt_alone(house: House) -> None:
+    house.engine.play = Play([asyncio.Event()])
+    async with house.chat(stream=True) as answer:
+        assert await answer.content.readline() == b": ping\n"
+    (row,) = await house.settled()
+    assert (row.status, row.cache_miss, row.output) == ("aborted", len(PROMPT), 0)
+    await ended(house)
+
+
+async def test_one_that_leaves_before_any_worker_answered_pays_nothing(house: House) -> None:
+    house.engine.play = Play(prefill=asyncio.Event())
+    async with house.chat(stream=True) as answer:
+        assert await answer.content.readline() == b": ping\n"
+    (row,) = await house.settled()
+    assert (row.status, row.charge, row.cache_miss) == ("aborted", 0, 0)
+    assert await house.balance() == CREDIT
+    await ended(house)
+
+
+async def test_a_client_that_waits_for_a_whole_answer_may_leave_too(house: House) -> None:
+    house.engine.play = Play([says("abc"), asyncio.Event()])
+    asking = asyncio.create_task(house.chat().__aenter__())
+    await until(lambda: generating(house))
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    (row,) = await house.settled()
+    assert (row.status, row.output) == ("aborted", 3)
+    await ended(house)
+
+
+async def generating(house: House) -> bool:
+    return bool(house.engine.generations) and house.engine.generations[0].yielded > 0
+
+
+async def test_leaving_after_the_last_token_changes_nothing(house: House) -> None:
+    async with house.chat(stream=True) as answer:
+        await answer.content.readline()
+    (row,) = await house.settled()
+    assert (row.status, row.output) == ("completed", 6)
+    await ended(house)
+
+
+async def test_many_clients_leaving_at_once_leave_one_event_each(house: House) -> None:
+    house.engine.play = Play([says("a"), asyncio.Event()])
+
+    async def leave() -> None:
+        async with house.chat(stream=True) as answer:
+            await answer.content.readline()
+
+    await asyncio.gather(*(leave() for _ in range(20)))
+    rows = await house.settled(20)
+    assert len({row.request_id for row in rows}) == 20
+    assert {(row.status, row.output) for row in rows} == {("aborted", 1)}
+    await ended(house)
+
+
+async def test_an_answer_left_unread_to_the_deadline_is_billed_and_ends_with_an_error(
+    impatient_house: House,
+) -> None:
+    house = impatient_house
+    house.engine.play = Play([says(letter) for letter in "abcdef"] + [TokenChunk((END,), "stop")])
+    grant = await house.desk.keys.grant(house.headers["authorization"])
+    body = b'{"model": "%b", "stream": true, "messages": [{"role": "user", "content": "Hi"}]}'
+    asked = _understand(house.desk, body % house.parts.recipe.served_name.encode())
+    pump = house.desk.pumps.start(_order(house.desk, grant, asked))
+    (row,) = await house.settled()
+    assert row.status == "aborted"
+    assert 2 <= row.output <= 3  # two frames fit, a third waits
+    frames = b""
+    while (frame := await pump.channel.receive(1)) is not None:
+        frames += frame
+    assert b"reader_stalled" in frames
+    assert b"[DONE]" not in frames
+    await ended(house)

@@ -1,0 +1,126 @@
+"""All routes: who may, what passes admission, what every answer carries."""
+
+import asyncio
+from collections.abc import Iterator
+
+from litestar.routes import HTTPRoute
+
+from engine.api import TokenChunk
+from tests.gateway.conftest import House
+from tests.gateway.doubles import END, MODEL, Play, says
+
+OPEN = {"/", "/livez", "/readyz", "/metrics"}
+
+
+def routes(house: House) -> Iterator[tuple[str, str]]:
+    """Each method and path, parameters filled in."""
+    for route in house.app.routes:
+        assert isinstance(route, HTTPRoute)
+        for method in sorted(route.methods - {"OPTIONS", "HEAD"}):
+            yield method, route.path_format.replace("{name}", MODEL)
+
+
+async def test_every_route_but_the_open_ones_asks_for_a_key(house: House) -> None:
+    for method, path in routes(house):
+        async with house.session.request(method, house.url + path, json={}) as answer:
+            assert (answer.status == 401) == (path not in OPEN), path
+            assert answer.headers["x-request-id"]
+
+
+async def test_every_route_that_reaches_the_engine_passes_admission(house: House) -> None:
+    await house.spend(leaving=0)
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "prompt": "Hi", "input": "Hi"}
+    refused = set()
+    for method, path in routes(house):
+        for stream in (False, True):
+            sent = {**body, "stream": stream} if method == "POST" else None
+            async with house.session.request(
+                method, house.url + path, json=sent, headers=house.headers
+            ) as answer:
+                assert (answer.status == 402) == (method == "POST"), path
+                refused.add(path) if answer.status == 402 else None
+    assert refused == {"/v1/chat/completions", "/chat/completions"}
+    assert not house.engine.generations
+
+
+async def test_requests_in_flight_hold_the_balance_and_the_next_is_told_to_come_back(house: House) -> None:
+    gate = asyncio.Event()
+    house.engine.play = Play([says("a"), gate, TokenChunk((END,), "stop")])
+    async with house.chat(stream=True, max_tokens=50) as first:
+        await first.content.readline()
+        await house.spend(leaving=(await house.held()).held)
+        async with house.chat(max_tokens=50) as second:
+            assert second.status == 402
+            assert (await second.json())["error"]["code"] == "balance_held"
+            assert 0 < int(second.headers["retry-after"]) <= 60
+        gate.set()
+        await first.read()
+
+
+async def test_unknown_paths_and_methods_answer_in_the_same_shape(house: House) -> None:
+    for method, path, status in (("GET", "/nope", 404), ("GET", "/v1/chat/completions", 405)):
+        async with house.session.request(method, house.url + path) as answer:
+            assert answer.status == status
+            assert set((await answer.json())["error"]) == {"message", "type", "param", "code"}
+            assert answer.headers["x-request-id"]
+
+
+async def test_models_are_listed_and_shown_by_name(house: House) -> None:
+    for path in ("/models", "/v1/models"):
+        async with house.session.get(house.url + path, headers=house.headers) as answer:
+            assert [model["id"] for model in (await answer.json())["data"]] == [MODEL]
+    async with house.session.get(f"{house.url}/v1/models/{MODEL}", headers=house.headers) as answer:
+        assert (await answer.json())["id"] == MODEL
+    async with house.session.get(f"{house.url}/v1/models/other", headers=house.headers) as answer:
+        assert (answer.status, (await answer.json())["error"]["code"]) == (404, "model_not_found")
+
+
+async def test_the_balance_is_the_ledgers_in_exact_decimals(house: House) -> None:
+    async with house.session.get(f"{house.url}/user/balance", headers=house.headers) as answer:
+        assert await answer.json() == {
+            "is_available": True,
+            "balance_infos": [
+                {
+                    "currency": "USD",
+                    "total_balance": "1.00",
+                    "granted_balance": "1.00",
+                    "topped_up_balance": "0.00",
+                }
+            ],
+        }
+    async with house.chat() as answer:
+        await answer.read()
+    (row,) = await house.settled()
+    async with house.session.get(f"{house.url}/user/balance", headers=house.headers) as answer:
+        (shown,) = (await answer.json())["balance_infos"]
+    whole, fraction = shown["total_balance"].split(".")
+    assert int(whole) * 10**15 + int(fraction.ljust(15, "0")) == 10**15 - row.charge
+
+
+async def test_the_root_answers_probes_without_a_key(house: House) -> None:
+    for method in ("GET", "HEAD"):
+        async with house.session.request(method, house.url + "/") as answer:
+            assert (answer.status, await answer.read()) == (200, b"")
+
+
+async def test_readiness_names_what_is_missing(house: House) -> None:
+    async with house.session.get(f"{house.url}/readyz") as answer:
+        assert answer.status == 200
+    house.engine.ready = False
+    async with house.session.get(f"{house.url}/readyz") as answer:
+        assert answer.status == 503
+        assert (await answer.json())["parts"] == {"valkey": True, "database": True, "engine": False}
+        assert "retry-after" in answer.headers
+
+
+async def test_metrics_count_tokens_by_bucket_and_name_no_tenant(house: House) -> None:
+    house.engine.play = Play(hit_tokens=4)
+    async with house.chat() as answer:
+        await answer.read()
+    async with house.session.get(f"{house.url}/metrics") as answer:
+        text = await answer.text()
+    assert 'kvitto_tokens_total{bucket="cache_hit"} 4.0' in text
+    assert 'kvitto_settled_total{status="completed"} 1.0' in text
+    assert "kvitto_in_flight 0.0" in text
+    assert house.tenant_id not in text
+    assert house.key_id not in text
