@@ -1,0 +1,1 @@
+"""Control plane, and the main of every process but vLLM's."""

@@ -1,0 +1,34 @@
+"""What people read when a command cannot do its work: one line that says what to do.
+
+CommandFailed   a command knows what is wrong and says so itself
+StackError, BillingError, ValkeyUnavailable: raised below the commands; `explain` has their lines
+"""
+
+from typing import Final
+
+UNREACHABLE: Final = "`kvitto status` shows what runs, `kvitto up` starts it"
+
+
+class CommandFailed(Exception):
+    """The command cannot do its work; its text is the one line shown."""
+
+
+def explain(error: Exception) -> str | None:
+    """One line for an error of ours; None for one that nobody foresaw, whose traceback then helps best."""
+    from admin.stack.errors import StackError
+    from billing.errors import BillingError, KeyMissing, StoreUnavailable, TenantMissing
+    from gateway.refusal import ValkeyUnavailable
+
+    if not isinstance(error, CommandFailed | StackError | BillingError | ValkeyUnavailable):
+        return None
+    match error:
+        case TenantMissing():
+            return f"{error}: `kvitto tenant list` shows all of them"
+        case KeyMissing():
+            return f"{error}: `kvitto key list` shows all of them"
+        case StoreUnavailable():
+            return f"the database does not answer: {UNREACHABLE}"
+        case ValkeyUnavailable():
+            return f"Valkey does not answer: {UNREACHABLE}"
+        case _:
+            return str(error)

@@ -1,0 +1,82 @@
+"""Entry point of `kvitto`: puts the commands together, turns their errors into one line and an exit status.
+
+Exit status: 0 done, 1 the command could not do it (one line on stderr says why and what to do),
+2 the command line itself is wrong.
+"""
+
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from admin.cli import chat, credit, key, price, stack, tenant, usage
+from admin.cli.errors import explain
+from admin.cli.options import DATA_DIR_HELP, PANEL_BOOKS, PANEL_STACK, PANEL_TRY
+
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+
+app = typer.Typer(
+    name="kvitto",
+    help="An inference house in one piece: an API gateway, a billing system and a prefill/decode engine.\n\n"
+    "Start with [bold]kvitto up[/bold], then [bold]kvitto chat 'What is the capital of France?'[/bold] "
+    "and [bold]kvitto usage[/bold].",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"kvitto {version('kvitto')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    context: typer.Context,
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", metavar="DIR", help=DATA_DIR_HELP, show_default=False)
+    ] = None,
+    _version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    context.obj = data_dir
+
+
+app.command("up", rich_help_panel=PANEL_STACK)(stack.up)
+app.command("status", rich_help_panel=PANEL_STACK)(stack.status)
+app.command("logs", rich_help_panel=PANEL_STACK)(stack.logs)
+app.command("down", rich_help_panel=PANEL_STACK)(stack.down)
+app.command("chat", rich_help_panel=PANEL_TRY)(chat.chat)
+app.command("usage", rich_help_panel=PANEL_TRY)(usage.usage)
+app.add_typer(tenant.app, name="tenant", rich_help_panel=PANEL_BOOKS)
+app.add_typer(key.app, name="key", rich_help_panel=PANEL_BOOKS)
+app.add_typer(credit.app, name="credit", rich_help_panel=PANEL_BOOKS)
+app.add_typer(price.app, name="price", rich_help_panel=PANEL_BOOKS)
+
+
+def main() -> None:
+    """Run the command line of this process; errors we can explain become one line on stderr."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(EXIT_FAILED)
+    except Exception as error:
+        line = explain(error)
+        if line is None:
+            raise
+        typer.echo(f"kvitto: {line}", err=True)
+        sys.exit(EXIT_FAILED)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""Options that several commands share, and how their texts become values."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+DATA_DIR_DEFAULT: Final = Path(".kvitto")
+DATA_DIR_HELP: Final = (
+    "Where the state of the stack lives. [dim]\\[default: .kvitto, or $KVITTO_DATA_DIR][/dim]"
+)
+INSTANT_HELP: Final = (
+    "a date (2026-12-01, UTC midnight), an instant (2026-12-01T09:00+01:00) or an age (24h, 7d)"
+)
+PANEL_STACK: Final = "The stack"
+PANEL_TRY: Final = "Use it"
+PANEL_BOOKS: Final = "The books"
+
+_AGE = re.compile(r"(?P<count>\d{1,6})(?P<unit>[smhdw])")
+_UNIT_S: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+
+
+def _data_dir(context: typer.Context, given: Path | None) -> Path:
+    """The directory the command names, else `kvitto` itself, else the environment, else ./.kvitto."""
+    from admin.settings import data_dir_from_environment
+
+    at_root = context.find_root().obj
+    chosen = given or (at_root if isinstance(at_root, Path) else None) or data_dir_from_environment()
+    return (chosen or DATA_DIR_DEFAULT).absolute()
+
+
+DataDir = Annotated[
+    Path | None,
+    typer.Option("--data-dir", metavar="DIR", help=DATA_DIR_HELP, show_default=False, callback=_data_dir),
+]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print JSON for machines; amounts are exact decimal strings.")
+]
+
+
+def directory(chosen: Path | None) -> Path:
+    """Narrow what `DataDir` hands to a command: its callback never leaves it empty."""
+    assert chosen is not None
+    return chosen
+
+
+def instant_of(text: str, now: datetime) -> datetime:
+    """Read an instant as people write it.
+
+    Args:
+        text: `2026-12-01` (UTC midnight), `2026-12-01T09:00+01:00`, `2026-12-01T09:00` (UTC), `now`, or an
+            age such as `24h` or `7d`, counted back from `now`.
+        now: aware, UTC.
+
+    Returns:
+        Aware UTC datetime.
+
+    Raises:
+        typer.BadParameter: none of these.
+    """
+    if text == "now":
+        return now
+    age = _AGE.fullmatch(text)
+    if age:
+        return now - timedelta(seconds=int(age["count"]) * _UNIT_S[age["unit"]])
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no instant: write {INSTANT_HELP}") from None
+    return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)

@@ -1,0 +1,62 @@
+"""What commands about the books work with: services on the running stack's database, and its Valkey."""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from admin.settings import Settings
+from admin.stack.supervisor import connect
+from billing.db.transaction import Database
+from billing.ledger.service import Ledger
+from billing.pricing.service import Prices
+from billing.reports.service import Reports
+from billing.tenancy.service import Tenancy
+from gateway.valkey import Valkey
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """The services of one running stack."""
+
+    tenancy: Tenancy
+    prices: Prices
+    ledger: Ledger
+    reports: Reports
+    settings: Settings
+
+
+@asynccontextmanager
+async def books(data_dir: Path) -> AsyncIterator[Books]:
+    """Open the books of the stack in `data_dir` for one command; connections are closed afterwards."""
+    settings = connect(data_dir)
+    database = Database(settings.database_url, pool_size=2)
+    try:
+        yield Books(
+            tenancy=Tenancy(database, settings.key_pepper),
+            prices=Prices(database),
+            ledger=Ledger(database),
+            reports=Reports(database),
+            settings=settings,
+        )
+    finally:
+        await database.close()
+
+
+@asynccontextmanager
+async def valkey(settings: Settings) -> AsyncIterator[Valkey]:
+    """The stack's Valkey for one command."""
+    client = Valkey.connect(settings.valkey_url)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+def run(work: Coroutine[object, object, Result]) -> Result:
+    """Run one command's work on a loop of its own."""
+    return asyncio.run(work)

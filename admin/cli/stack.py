@@ -1,0 +1,178 @@
+"""`kvitto up`, `status`, `logs`, `down`: the whole stack on this machine."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from admin.cli.options import DataDir, Json, directory
+
+if TYPE_CHECKING:
+    from admin.stack.supervisor import PartStatus, StackStatus
+
+PORT_DEFAULT = 8080
+EXIT_NOT_RUNNING = 1
+
+
+def up(  # noqa: PLR0913, PLR0917 -- each parameter is an option a person types
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Return when it is ready; it goes on running.")
+    ] = False,
+    port: Annotated[
+        int, typer.Option(min=1, max=65_535, help="Port of the API, on this machine alone.")
+    ] = PORT_DEFAULT,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH_OR_ID", help="A local path or hub id that vLLM serves; SmolLM2-135M if not given."
+        ),
+    ] = None,
+    prefill: Annotated[int, typer.Option(min=1, max=64, help="How many workers compute prompts.")] = 1,
+    decode: Annotated[int, typer.Option(min=1, max=64, help="How many workers generate answers.")] = 1,
+    engine: Annotated[bool, typer.Option("--engine/--no-engine", help="Start workers at all.")] = True,
+    data_dir: DataDir = None,
+) -> None:
+    """Start everything: PostgreSQL, Valkey, the model, its workers, the gateway, the background jobs.
+
+    On a fresh data directory it makes a demo tenant with credit and a key, written to credentials.json there.
+    Without --detach it runs until Ctrl-C or `kvitto down`.
+
+    Example: kvitto up --detach --data-dir ./demo --port 9000
+    """
+    from admin.cli.output import console
+    from admin.stack import supervisor
+    from admin.stack.progress import Progress
+
+    options = supervisor.StackOptions(
+        data_dir=directory(data_dir),
+        port=port,
+        model=model,
+        prefill=prefill,
+        decode=decode,
+        engine=engine,
+        detach=detach,
+    )
+    supervisor.up(options, Progress(console()))
+
+
+def status(data_dir: DataDir = None, as_json: Json = False) -> None:
+    """Show the parts of the stack: state, process, memory, restarts, address.
+
+    Exit status 1 when not all of them are ready.
+
+    Example: kvitto status --json
+    """
+    from admin.cli.output import print_json
+    from admin.stack import supervisor
+
+    found = supervisor.status(directory(data_dir))
+    if as_json:
+        print_json(
+            {
+                "data_dir": found.data_dir,
+                "phase": found.phase,
+                "ready": _ready(found),
+                "pid": found.pid,
+                "base_url": found.base_url,
+                "model": found.served_name,
+                "error": found.error,
+                "parts": [_row(part) for part in found.parts],
+            }
+        )
+    else:
+        _print_status(found)
+    if not _ready(found):
+        sys.exit(EXIT_NOT_RUNNING)
+
+
+def logs(
+    part: Annotated[
+        str | None, typer.Argument(help="A part by its name in `kvitto status`; all, if not given.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines are written.")] = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Print what the parts have logged.
+
+    Example: kvitto logs gateway --follow
+    """
+    from admin.stack import supervisor
+
+    for line in supervisor.logs(directory(data_dir), part, follow=follow):
+        typer.echo(line)
+
+
+def down(data_dir: DataDir = None) -> None:
+    """Stop everything in order: no request is cut off that ends in time, no process stays behind.
+
+    Example: kvitto down --data-dir ./demo
+    """
+    from admin.stack import supervisor
+
+    place = directory(data_dir)
+    if supervisor.down(place):
+        typer.echo(f"Stopped. The data stays in {place}.")
+    else:
+        typer.echo(f"Nothing was running in {place}.")
+
+
+def _print_status(found: "StackStatus") -> None:
+    from admin.cli.output import Column, console, print_rows
+
+    columns = (
+        Column("name", "part", style="bold"),
+        Column("state", "state"),
+        Column("pid", "pid", right=True),
+        Column("uptime", "up"),
+        Column("restarts", "restarts", right=True),
+        Column("memory", "memory", right=True),
+        Column("address", "address"),
+    )
+    rows = [
+        {
+            **_row(part),
+            "pid": None if part.pid is None else str(part.pid),
+            "uptime": _age(part.uptime_s),
+            "memory": _size(part.memory_bytes),
+        }
+        for part in found.parts
+    ]
+    print_rows(
+        rows, columns, as_json=False, empty=f"Nothing runs in {found.data_dir}: `kvitto up` starts it."
+    )
+    if found.error:
+        console().print(f"{found.failed_part}: {found.error}", style="red", markup=False)
+    if rows:
+        memory = _size(sum(part.memory_bytes or 0 for part in found.parts))
+        summary = f"{found.phase}, {found.base_url or 'no API'}, {memory} resident, data in {found.data_dir}"
+        console().print(summary, style="dim", markup=False)
+
+
+def _row(part: "PartStatus") -> dict[str, Any]:
+    return {
+        "name": part.name,
+        "state": part.state,
+        "pid": part.pid,
+        "uptime_s": part.uptime_s,
+        "restarts": part.restarts,
+        "memory_bytes": part.memory_bytes,
+        "address": part.address,
+    }
+
+
+def _ready(found: "StackStatus") -> bool:
+    return found.phase == "ready" and all(part.state == "ready" for part in found.parts)
+
+
+def _age(seconds: float | None) -> str | None:
+    if seconds is None:
+        return None
+    minutes, left_s = divmod(int(seconds), 60)
+    hours, left_min = divmod(minutes, 60)
+    return f"{hours} h {left_min:02} min" if hours else f"{left_min} min {left_s:02} s"
+
+
+def _size(count: int | None) -> str | None:
+    if count is None:
+        return None
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"

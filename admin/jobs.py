@@ -1,0 +1,59 @@
+"""Background jobs by name, and the loop that runs them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from admin import clock
+from billing.errors import StoreUnavailable
+from billing.ledger.service import Ledger
+from gateway.admission.admit import Admission
+from gateway.refusal import ValkeyUnavailable
+from gateway.sweep import Sweeper
+from gateway.telemetry import log
+
+SWEEP_INTERVAL_S: Final = 5.0
+EXPIRE_INTERVAL_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Work that is done again and again, ``interval_s`` after it last ended. One run at a time."""
+
+    name: str
+    interval_s: float
+    work: Callable[[], Awaitable[object]]
+
+
+def jobs_of(sweeper: Sweeper, ledger: Ledger, admission: Admission) -> tuple[Job, ...]:
+    """All jobs of this version: lost holds are swept, credit that has ended is taken back."""
+
+    async def expire() -> None:
+        for balance in await ledger.expire(clock.now()):
+            await admission.project(balance)
+
+    return (
+        Job("sweep", SWEEP_INTERVAL_S, sweeper.sweep_once),
+        Job("expire_credit", EXPIRE_INTERVAL_S, expire),
+    )
+
+
+async def keep_running(jobs: tuple[Job, ...], stop: asyncio.Event) -> None:
+    """Run each job at its pace until ``stop``. Stores that are away for a while are waited for."""
+    async with asyncio.TaskGroup() as group:
+        for job in jobs:
+            group.create_task(_repeat(job, stop), name=job.name)
+
+
+async def _repeat(job: Job, stop: asyncio.Event) -> None:
+    while not stop.is_set():
+        try:
+            await job.work()
+        except (StoreUnavailable, ValkeyUnavailable) as error:
+            log.warning("job_waits_for_a_store", job=job.name, reason=str(error))
+        try:
+            async with asyncio.timeout(job.interval_s):
+                await stop.wait()
+        except TimeoutError:
+            continue

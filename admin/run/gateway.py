@@ -1,0 +1,83 @@
+"""The process of the gateway: parts wired from settings, served on the supervisor's socket."""
+
+import asyncio
+import socket
+import sys
+
+import uvicorn
+from litestar import Litestar
+
+from admin import settings
+from admin.settings import Settings, SettingsMissing
+from billing.db.transaction import Database
+from billing.ledger.service import Ledger
+from billing.pricing.service import Prices
+from billing.settlement.batch import Settlement
+from billing.tenancy.service import Tenancy
+from engine.api import Engine, EngineOptions, WorkerAddress
+from gateway.app import Parts, build
+from gateway.options import GatewayOptions
+from gateway.valkey import Valkey
+from recipe import registry
+
+
+def app_of(known: Settings) -> Litestar:
+    """Wire the gateway of a stack.
+
+    Raises:
+        SettingsMissing: the model is not there yet.
+        RecipeError: the model's folder cannot be read.
+    """
+    if known.model_dir is None:
+        raise SettingsMissing("the stack has not brought its model yet")
+    database = Database(known.database_url)
+    workers = tuple(WorkerAddress(worker.name, worker.role, worker.socket) for worker in known.workers)
+    return build(
+        Parts(
+            options=GatewayOptions(),
+            database=database,
+            tenancy=Tenancy(database, known.key_pepper),
+            prices=Prices(database),
+            ledger=Ledger(database),
+            settlement=Settlement(database),
+            valkey=Valkey.connect(known.valkey_url),
+            engine=Engine(EngineOptions(workers, known.salt_secret, known.deployment_public_key)),
+            recipe=registry.load(known.model_dir, known.served_name),
+        )
+    )
+
+
+async def serve(known: Settings) -> None:
+    """Serve until SIGTERM or SIGINT; running requests are finished first, as long as the options allow."""
+    configuration = uvicorn.Config(
+        app_of(known),
+        host=known.host,
+        port=known.port,
+        http="httptools",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=int(GatewayOptions().drain_s),
+    )
+    listener = settings.listener_fd()
+    sockets = None if listener is None else [socket.socket(fileno=listener)]
+    await uvicorn.Server(configuration).serve(sockets=sockets)
+
+
+def main() -> int:
+    """Entry point; returns the exit status."""
+    with asyncio.Runner(loop_factory=_loop) as runner:
+        runner.run(serve(settings.from_environment()))
+    return 0
+
+
+def _loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:  # where it has no wheel
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

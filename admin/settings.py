@@ -1,0 +1,143 @@
+"""The one reader of the environment: what an operator may set, and what parts of a stack are told."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+
+PREFIX: Final = "KVITTO_"
+SETTINGS_FILE: Final = PREFIX + "SETTINGS_FILE"
+LISTENER_FD: Final = PREFIX + "LISTENER_FD"
+KEPT_BY_CHILDREN: Final = (
+    *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV"),
+    *("PYTHONPATH", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
+    *("http_proxy", "https_proxy", "no_proxy"),
+)
+KEPT_PREFIXES: Final = ("HF_", "VLLM_", "CUDA_", "NVIDIA_", "XDG_CACHE_", "COVERAGE_")
+
+
+class SettingsMissing(RuntimeError):
+    """A process that belongs to a stack was started without its settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """How the gateway reaches one worker; paths are absolute."""
+
+    name: str
+    role: Literal["prefill", "decode", "both"]
+    socket: Path
+    certificate_file: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All that a process of one stack needs. It travels in a file of mode 0600, never on a command line.
+
+    ``model_dir`` is None for a stack without engine. ``deployment_public_key`` is raw Ed25519.
+    """
+
+    data_dir: Path
+    database_url: str = field(repr=False)
+    valkey_url: str = field(repr=False)
+    host: str
+    port: int
+    model_dir: Path | None
+    served_name: str
+    workers: tuple[WorkerSettings, ...]
+    key_pepper: bytes = field(repr=False)
+    salt_secret: bytes = field(repr=False)
+    deployment_public_key: bytes
+
+    @property
+    def base_url(self) -> str:
+        """Address of the API as clients of this machine write it."""
+        return f"http://{'127.0.0.1' if self.host in ('0.0.0.0', '::') else self.host}:{self.port}/v1"  # noqa: S104 - compared, not bound.
+
+    def write(self, path: Path) -> None:
+        """Store for the parts of the stack, readable by this user alone."""
+        write_private(path, msgspec.json.encode(self, enc_hook=_encoded))
+
+    @classmethod
+    def read(cls, path: Path) -> "Settings":
+        """Read what ``write`` stored; raises SettingsMissing."""
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=cls, dec_hook=_decoded)
+        except (OSError, msgspec.DecodeError) as error:
+            raise SettingsMissing(f"no settings of a stack in {path}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class OwnServers:
+    """Servers that the operator brings instead of the embedded ones."""
+
+    database_url: str | None = field(repr=False)
+    valkey_url: str | None = field(repr=False)
+
+
+def own_servers() -> OwnServers:
+    """Read ``KVITTO_DATABASE_URL`` (``postgres://`` is welcome too) and ``KVITTO_VALKEY_URL``."""
+    database = os.environ.get(PREFIX + "DATABASE_URL") or None
+    if database is not None:
+        scheme, _, rest = database.partition("://")
+        if scheme in ("postgres", "postgresql"):
+            database = f"postgresql+asyncpg://{rest}"
+    return OwnServers(database, os.environ.get(PREFIX + "VALKEY_URL") or None)
+
+
+def data_dir_from_environment() -> Path | None:
+    """``KVITTO_DATA_DIR``, or None."""
+    chosen = os.environ.get(PREFIX + "DATA_DIR")
+    return Path(chosen) if chosen else None
+
+
+def from_environment() -> Settings:
+    """Settings of the stack that started this process.
+
+    Raises:
+        SettingsMissing: ``KVITTO_SETTINGS_FILE`` is unset or unreadable.
+    """
+    path = os.environ.get(SETTINGS_FILE)
+    if not path:
+        raise SettingsMissing(f"{SETTINGS_FILE} is not set: `kvitto up` starts this process")
+    return Settings.read(Path(path))
+
+
+def listener_fd() -> int | None:
+    """Descriptor of the API's listening socket, when the supervisor handed one on."""
+    number = os.environ.get(LISTENER_FD)
+    return int(number) if number else None
+
+
+def child_environment(extra: Mapping[str, str]) -> dict[str, str]:
+    """Environment of a child: what programs need from ours, and ``extra``; no secrets of ours."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name in KEPT_BY_CHILDREN or name.startswith(KEPT_PREFIXES)
+    }
+    return {**kept, "PYTHONUNBUFFERED": "1", **extra}
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Put a file of mode 0600 in place in one step."""
+    made = path.with_name(f".{path.name}.{os.getpid()}")
+    made.unlink(missing_ok=True)
+    with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+    made.replace(path)
+
+
+def _encoded(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(type(value).__name__)
+
+
+def _decoded(kind: type, value: Any) -> Any:
+    if kind is Path:
+        return Path(value)
+    raise TypeError(kind.__name__)

@@ -1,0 +1,1 @@
+"""The local stack: every part as a supervised child process."""

@@ -1,0 +1,69 @@
+"""`kvitto --help`: quick, complete, with an example for each command."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from admin.cli.main import app
+
+HEAVY = (
+    "sqlalchemy",
+    "asyncpg",
+    "redis",
+    "litestar",
+    "aiohttp",
+    "vllm",
+    "torch",
+    "tiktoken",
+    "deepseek_recipe",
+    "alembic",
+)
+OF_THE_ISSUE = {
+    "up", "status", "logs", "down", "tenant create", "tenant list", "key create", "key list", "key revoke",
+    "credit grant", "price list", "price show", "usage", "chat",
+}  # fmt: skip
+PRINTS_ROWS = OF_THE_ISSUE - {"up", "logs", "down"}
+
+
+def commands() -> Iterator[str]:
+    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined] # a group has commands
+        yield from [f"{name} {sub}" for sub in command.commands] if hasattr(command, "commands") else [name]
+
+
+def help_of(command: str) -> str:
+    ran = CliRunner().invoke(
+        app, [*command.split(), "--help"], env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
+    )
+    assert ran.exit_code == 0
+    return ran.output
+
+
+def test_the_commands_of_the_issue_are_there() -> None:
+    assert set(commands()) == OF_THE_ISSUE
+
+
+@pytest.mark.parametrize("command", sorted(OF_THE_ISSUE))
+def test_each_command_says_what_it_does_with_an_example(command: str) -> None:
+    text = help_of(command)
+    assert f"Example: kvitto {command}" in text
+    assert "--data-dir" in text
+
+
+@pytest.mark.parametrize("command", sorted(PRINTS_ROWS))
+def test_each_command_that_prints_rows_takes_json(command: str) -> None:
+    assert "--json" in help_of(command)
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = f"import sys, admin.cli.main; print([name for name in {HEAVY} if name in sys.modules])"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert loaded.stdout.strip() == "[]"
+
+
+def test_a_wrong_command_line_is_status_2() -> None:
+    assert CliRunner().invoke(app, ["usage", "--limit", "0"]).exit_code == 2
+    assert CliRunner().invoke(app, ["no-such-command"]).exit_code == 2

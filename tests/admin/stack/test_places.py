@@ -1,0 +1,167 @@
+"""Secrets, sockets, port, worker files, settings: what a stack keeps and takes."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from admin import settings
+from admin.settings import Settings, SettingsMissing
+from admin.stack import journal, places, secrets, state, workers
+from admin.stack.errors import PortTaken, SecretsBroken, StackRunning
+from admin.stack.state import Layout, StackStatus
+from engine.proof.certificate import DeploymentKey, WorkerCertificate
+
+
+def test_secrets_are_made_once_and_readable_by_this_user_alone(tmp_path: Path) -> None:
+    first, second = secrets.load_or_create(tmp_path), secrets.load_or_create(tmp_path)
+    assert (first.salt, first.pepper) == (second.salt, second.pepper)
+    assert first.deployment_public_key == second.deployment_public_key
+    for file in (tmp_path / "secrets").iterdir():
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_secrets_are_not_in_their_representation(tmp_path: Path) -> None:
+    made = secrets.load_or_create(tmp_path)
+    for secret in (made.salt.hex(), made.pepper.hex(), made.valkey_password, made.postgres.role):
+        assert secret not in repr(made)
+
+
+def test_a_missing_secret_is_an_error_not_a_new_secret(tmp_path: Path) -> None:
+    secrets.load_or_create(tmp_path)
+    (tmp_path / "secrets" / "pepper").unlink()
+    with pytest.raises(SecretsBroken):
+        secrets.load_or_create(tmp_path)
+
+
+def test_a_database_whose_secrets_are_gone_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "postgres").mkdir()
+    with pytest.raises(SecretsBroken, match="backup"):
+        secrets.load_or_create(tmp_path)
+
+
+def test_the_folder_of_sockets_is_short_private_and_found_again(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    layout.create()
+    taken = places.take_sockets(layout)
+    try:
+        assert len(os.fsencode(taken)) < 40
+        assert stat.S_IMODE(taken.stat().st_mode) & 0o066 == 0
+        assert places.take_sockets(layout) == taken
+        taken.chmod(0o777)  # somebody else's by now, for all we know
+        other = places.take_sockets(layout)
+        assert other != taken
+        places.leave_sockets(layout)
+        assert not other.exists()
+        assert taken.exists()
+    finally:
+        taken.rmdir()
+
+
+def test_a_port_in_use_says_what_to_do() -> None:
+    with places.listen("127.0.0.1", 0) as holder:
+        port = holder.getsockname()[1]
+        with pytest.raises(PortTaken, match="--port"):
+            places.listen("127.0.0.1", port)
+
+
+def test_a_data_directory_is_held_by_one_supervisor(tmp_path: Path) -> None:
+    Layout(tmp_path).create()
+    with state.locked(tmp_path):
+        assert state.is_locked(tmp_path)
+        with pytest.raises(StackRunning), state.locked(tmp_path):
+            pass
+    assert not state.is_locked(tmp_path)
+
+
+def test_the_state_of_a_dead_supervisor_says_stopped(tmp_path: Path) -> None:
+    Layout(tmp_path).create()
+    StackStatus(tmp_path, phase="ready", pid=os.getpid(), pid_started_s=1.0).write()  # the pid was used again
+    found = state.read(tmp_path)
+    assert (found.phase, found.pid, found.parts) == ("stopped", None, ())
+
+
+def test_workers_keep_their_certified_keys(tmp_path: Path) -> None:
+    deployment = DeploymentKey.generate()
+    housing = workers.Workers(tmp_path, tmp_path / "w", deployment)
+    roles = workers.roles_of(1, 2)
+    assert list(roles.items()) == [("prefill-1", "prefill"), ("decode-1", "decode"), ("decode-2", "decode")]
+    first = [worker.certificate_file.read_text() for worker in housing.certify(roles)]
+    again = [worker.certificate_file.read_text() for worker in housing.certify(roles)]
+    assert first == again
+    assert [WorkerCertificate.verify(text, deployment.public).worker for text in first] == list(roles)
+    other = workers.Workers(tmp_path, tmp_path / "w", DeploymentKey.generate())
+    assert [worker.certificate_file.read_text() for worker in other.certify(roles)] != first
+
+
+@given(st.integers(min_value=1, max_value=64))
+def test_cores_are_shared_without_overlap(count: int) -> None:
+    shares = workers.share_cores(count)
+    assert len(shares) == count
+    cores = [core for share in shares for core in share or ()]
+    assert len(cores) == len(set(cores))
+    assert all(share is None for share in shares) or all(shares)
+
+
+def settings_of(tmp_path: Path) -> Settings:
+    return Settings(
+        data_dir=tmp_path,
+        database_url="postgresql+asyncpg://kvitto:hidden@/kvitto",
+        valkey_url="unix:///run/v.sock?password=hidden",
+        host="127.0.0.1",
+        port=8080,
+        model_dir=None,
+        served_name="m",
+        workers=(settings.WorkerSettings("prefill-1", "prefill", tmp_path / "s", tmp_path / "c"),),
+        key_pepper=b"hidden" * 6,
+        salt_secret=b"hidden" * 6,
+        deployment_public_key=b"\x01" * 32,
+    )
+
+
+def test_settings_travel_through_a_private_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = settings_of(tmp_path)
+    made.write(tmp_path / "settings.json")
+    monkeypatch.setenv("KVITTO_SETTINGS_FILE", str(tmp_path / "settings.json"))
+    assert settings.from_environment() == made
+    assert stat.S_IMODE((tmp_path / "settings.json").stat().st_mode) == 0o600
+    assert "hidden" not in repr(made)
+
+
+def test_a_process_without_settings_says_who_starts_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KVITTO_SETTINGS_FILE", raising=False)
+    with pytest.raises(SettingsMissing, match="kvitto up"):
+        settings.from_environment()
+
+
+@pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+asyncpg"])
+def test_an_operators_database_may_be_spelled_as_usual(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KVITTO_DATABASE_URL", f"{scheme}://u:p@db/k")
+    assert settings.own_servers().database_url == "postgresql+asyncpg://u:p@db/k"
+
+
+def test_children_do_not_inherit_our_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KVITTO_DATABASE_URL", "postgresql://u:hidden@db/k")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hidden")
+    assert "hidden" not in str(settings.child_environment({"A": "b"}))
+
+
+def test_a_tail_has_the_last_lines_of_this_life_only(tmp_path: Path) -> None:
+    log = tmp_path / "part.log"
+    log.write_text("old\n")
+    begun = journal.open_life(log)
+    log.write_text("old\nnew 1\nnew 2\n")
+    assert journal.tail(log, begun) == "new 1\nnew 2"
+
+
+def test_a_large_log_is_moved_aside_and_followed_from_its_new_beginning(tmp_path: Path) -> None:
+    log = tmp_path / "part.log"
+    log.write_bytes(b"x" * (journal.LOG_BYTES_MAX + 1))
+    journal.rotate(log)
+    assert log.stat().st_size == 0
+    assert (tmp_path / "part.log.1").stat().st_size == journal.LOG_BYTES_MAX + 1
+    log.write_text("fresh\n")
+    assert list(journal.read((log,), follow=False)) == ["fresh"]

@@ -1,0 +1,79 @@
+"""The background jobs: what they do, on real Postgres and Valkey, and the loop that runs them."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from admin import clock
+from admin.jobs import Job, jobs_of, keep_running
+from billing.db.transaction import Database
+from billing.errors import StoreUnavailable
+from billing.ledger.credit import Grant
+from billing.ledger.service import Ledger
+from billing.money import Femto
+from billing.settlement.batch import Settlement
+from billing.tenancy.service import Tenancy
+from gateway.admission.admit import Admission
+from gateway.refusal import BalanceInsufficient
+from gateway.sweep import Sweeper
+from gateway.valkey import Valkey
+
+
+async def test_ended_credit_is_taken_back_and_the_next_admission_knows(
+    database_url: str, valkey_url: str
+) -> None:
+    database, valkey = Database(database_url), Valkey.connect(valkey_url)
+    try:
+        ledger, admission, now = Ledger(database), Admission(valkey), clock.now()
+        tenant = await Tenancy(database, b"pepper").create_tenant("short", at=now)
+        grant = Grant(Femto(10**15), "granted", "trial", "test", expires_at=now - timedelta(seconds=1))
+        await admission.project(await ledger.grant(tenant.id, grant, now - timedelta(days=1)))
+        await admission.admit(tenant.id, Femto(1))
+
+        jobs = {
+            job.name: job for job in jobs_of(Sweeper(valkey, Settlement(database), ledger), ledger, admission)
+        }
+        await jobs["expire_credit"].work()
+
+        assert (await ledger.balance(tenant.id)).total == 0
+        assert await ledger.check_integrity() == []
+        with pytest.raises(BalanceInsufficient):
+            await admission.admit(tenant.id, Femto(1))
+    finally:
+        await valkey.close()
+        await database.close()
+
+
+async def test_a_job_runs_again_and_waits_for_a_store_that_is_away() -> None:
+    stop, runs = asyncio.Event(), 0
+
+    async def work() -> None:
+        nonlocal runs
+        runs += 1
+        if runs == 1:
+            raise StoreUnavailable("away")
+        if runs == 3:
+            stop.set()
+
+    async with asyncio.timeout(5):
+        await keep_running((Job("demo", 0.01, work),), stop)
+    assert runs == 3
+
+
+async def test_a_faulty_job_ends_the_process_so_that_it_is_seen_and_started_again() -> None:
+    async def work() -> None:
+        raise KeyError("a fault of ours")
+
+    with pytest.raises(ExceptionGroup):
+        await keep_running((Job("demo", 0.01, work),), asyncio.Event())
+
+
+async def test_a_stop_does_not_wait_for_the_interval() -> None:
+    stop = asyncio.Event()
+
+    async def work() -> None:
+        stop.set()
+
+    async with asyncio.timeout(5):
+        await keep_running((Job("demo", 3_600.0, work),), stop)
