@@ -19,6 +19,12 @@ log: Final[Any] = structlog.wrap_logger(
     wrapper_class=structlog.stdlib.BoundLogger,
 )
 
+
+def log_to_stderr() -> None:
+    """Send this process's log to standard error from INFO on, a line each; for mains."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+
+
 SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 
 

@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from time import perf_counter
-from types import TracebackType
 from typing import Any, Final
 
 import aiohttp
@@ -100,25 +100,20 @@ def _session(endpoint: Endpoint) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(timeout=timeout, headers={"Authorization": f"Bearer {endpoint.api_key}"})
 
 
-class _sent:  # noqa: N801  -- reads as a verb where it is used
+@asynccontextmanager
+async def _sent(
+    request: AbstractAsyncContextManager[aiohttp.ClientResponse],
+) -> AsyncIterator[aiohttp.ClientResponse]:
     """A request whose transport errors become one line for people."""
-
-    def __init__(self, request: Any) -> None:
-        self._request = request
-
-    async def __aenter__(self) -> aiohttp.ClientResponse:
-        try:
-            response: aiohttp.ClientResponse = await self._request.__aenter__()
-        except (aiohttp.ClientConnectionError, TimeoutError) as error:
-            raise CommandFailed(f"the API does not answer ({error}): {UNREACHABLE}") from error
-        return response
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._request.__aexit__(kind, error, trace)
-        if isinstance(error, aiohttp.ClientError | TimeoutError):
-            raise CommandFailed(f"the answer broke off ({error or 'timeout'})") from error
+    answered = False
+    try:
+        async with request as response:
+            answered = True
+            yield response
+    except (aiohttp.ClientError, TimeoutError) as error:
+        if not answered:
+            raise CommandFailed(f"the API does not answer: {UNREACHABLE}") from error
+        raise CommandFailed(f"the answer broke off ({error or 'timeout'})") from error
 
 
 async def _check(response: aiohttp.ClientResponse) -> None:

@@ -17,6 +17,7 @@ from billing.tenancy.service import Tenancy
 from engine.api import Engine, EngineOptions, WorkerAddress
 from gateway.app import Parts, build
 from gateway.options import GatewayOptions
+from gateway.telemetry import log, log_to_stderr
 from gateway.valkey import Valkey
 from recipe import registry
 
@@ -61,11 +62,13 @@ async def serve(known: Settings) -> None:
     )
     listener = settings.listener_fd()
     sockets = None if listener is None else [socket.socket(fileno=listener)]
+    log.info("gateway_serves", address=known.base_url, model=known.served_name)
     await uvicorn.Server(configuration).serve(sockets=sockets)
 
 
 def main() -> int:
     """Entry point; returns the exit status."""
+    log_to_stderr()
     with asyncio.Runner(loop_factory=_loop) as runner:
         runner.run(serve(settings.from_environment()))
     return 0

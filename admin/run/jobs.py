@@ -13,6 +13,7 @@ from billing.ledger.service import Ledger
 from billing.settlement.batch import Settlement
 from gateway.admission.admit import Admission
 from gateway.sweep import Sweeper
+from gateway.telemetry import log, log_to_stderr
 from gateway.valkey import Valkey
 
 
@@ -29,6 +30,7 @@ async def run(known: Settings) -> None:
         ready = known.data_dir / "run" / "jobs.ready"
         write_private(ready, str(os.getpid()).encode())
         ledger = Ledger(database)
+        log.info("jobs_run")
         jobs = jobs_of(Sweeper(valkey, settlement, ledger), ledger, Admission(valkey))
         await keep_running(jobs, stop)
     finally:
@@ -39,6 +41,7 @@ async def run(known: Settings) -> None:
 
 def main() -> int:
     """Entry point; returns the exit status."""
+    log_to_stderr()
     asyncio.run(run(settings.from_environment()))
     return 0
 
