@@ -1,7 +1,7 @@
 """Retention classes: how long a block that was published or loaded stays promised.
 
-Loading or publishing a block renews its promise; looking it up does not. Quotas, tombstones for promises
-broken early (``cache_owed``) and eviction in the order of promise ends come with issue 3.
+Loading or publishing a block renews its promise; looking it up does not. What a promise is worth when a block
+goes early is in `engine.store.tombstone`.
 """
 
 from typing import Final
