@@ -34,6 +34,8 @@ def test_a_spec_survives_its_file(tmp_path: Path) -> None:
         {"role": "king"},
         {"threads": 0},
         {"shutdown_timeout_s": 0},
+        {"store_bytes_max": -1},
+        {"tenant_bytes_max": -1},
         {"socket": "/" + "s" * 120},
         {"unknown": 1},
     ],
