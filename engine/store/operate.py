@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from engine.proof.prefix import BLOCK_TOKENS
 from engine.store import pin
 from engine.store.block import Term
 from engine.store.evict import tombstones_of
@@ -41,6 +42,7 @@ class Owed:
 
     blocks: int = 0
     bytes: int = 0
+    tokens: int = 0
     until_s: int = 0
     by_reason: Counter[str] = field(default_factory=Counter)
 
@@ -76,11 +78,13 @@ def stat(root: Path, at_s: int, pause: Callable[[], None] = lambda: None) -> Sto
             for _, status in place.blocks(pause):
                 for held in (by_namespace, by_tenant):
                     held.count(status.st_size, Term.of(status), at_s)
-    for _, tombstone in tombstones_in(root):
+    tokens_of = {each.promises: each.block_tokens for each in found.described.values()}
+    for path, tombstone in tombstones_in(root):
         if tombstone.ends_s > at_s:
             owed = found.owed.setdefault(tombstone.tenant, Owed())
             owed.blocks += 1
             owed.bytes += tombstone.block_bytes
+            owed.tokens += tokens_of.get(path.parents[2].name, BLOCK_TOKENS)
             owed.until_s = max(owed.until_s, tombstone.ends_s)
             owed.by_reason[tombstone.reason.value] += 1
     return found

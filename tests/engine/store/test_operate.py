@@ -51,6 +51,7 @@ def test_stat_tells_what_is_held_promised_and_owed(house: House) -> None:
     assert found.tenants["ten_a"].promised_blocks == 1
     assert found.tenants["ten_b"].promised_until_s == START_S + 10 + CHAT_S
     assert found.owed["ten_a"].by_reason == {"quota": 1}
+    assert found.owed["ten_a"].tokens == 64
     assert found.owed["ten_a"].until_s == START_S + CHAT_S
     assert not operate.stat(house.root, START_S + CHAT_S).owed
 
