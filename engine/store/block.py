@@ -191,7 +191,7 @@ def read(path: Path, name: BlockName, payload: memoryview) -> None:
 def read_header(path: Path) -> Header:
     """The header alone, unchecked; raises BlockMissing or BlockCorrupt."""
     try:
-        with path.open("rb", buffering=0) as file:
+        with FileIO(path) as file:
             return _header(path, file)
     except OSError as error:
         raise BlockMissing(f"{path.name}: {error.strerror}") from error

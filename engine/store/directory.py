@@ -22,12 +22,13 @@ from engine.retention import promise_end_s
 from engine.store import block, sweep
 from engine.store.block import BlockCorrupt, BlockMissing, BlockName, Term
 from engine.store.evict import Evictor, Quotas, Wish, tombstones_of
-from engine.store.namespace import Namespace
+from engine.store.namespace import Namespace, namespaces_of
 from engine.store.pin import Pin, Pins
 from engine.store.places import GOING, QUARANTINE, Place, Remover
 from engine.store.sweep import SweepReport
 
 _WRITE_PAUSE_S: Final = 5
+_PREDECESSORS_KEPT_S: Final = 60
 _UNLIMITED: Final = Quotas()
 
 
@@ -87,6 +88,7 @@ class PrefixStore:
         self.evictor = Evictor(root, quotas, Remover(self.pins, now_s), self.tombstones)
         self._sequence = itertools.count()
         self._writes_resume_s = 0
+        self._predecessors: dict[str, tuple[int, list[str]]] = {}
 
     def describe(self, namespace: Namespace) -> None:
         """Write a namespace's ``namespace.json``; a disk that refuses leaves it undescribed."""
@@ -96,6 +98,16 @@ class PrefixStore:
     def namespace(self, digest: str, tenant: str) -> "TenantBlocks":
         """A tenant's blocks in one namespace (64 hex digits: what computed them and how)."""
         return TenantBlocks(self, Place(self.root, digest, tenant))
+
+    def predecessors(self, digest: str) -> list[str]:
+        """Other namespaces that keep the same promises: an upgrade does not wait for them to be retired."""
+        read_at_s, known = self._predecessors.get(digest, (0, []))
+        if not read_at_s <= self.now_s() < read_at_s + _PREDECESSORS_KEPT_S:
+            promises = Namespace.read(self.root, digest).promises
+            others = (Namespace.read(self.root, each) for each in namespaces_of(self.root) if each != digest)
+            known = [each.digest for each in others if each.promises == promises]
+            self._predecessors[digest] = (self.now_s(), known)
+        return known
 
     def writable(self) -> bool:
         """Whether writing may be tried: after a failed write the disk is left alone for some seconds."""
@@ -171,9 +183,20 @@ class TenantBlocks:
         A block that is there counts when it lies behind an owed one: the broken promise made it useless.
         """
         for count, block_hash in enumerate(block_hashes):
-            if not self._tombstones.owes(block_hash) and not (count and self._there(block_hash)):
+            if self._tombstones.owes(block_hash) or (count and self._there(block_hash)):
+                continue
+            if not self._promised_by_predecessor(block_hash):
                 return count
         return len(block_hashes)
+
+    def _promised_by_predecessor(self, block_hash: bytes) -> bool:
+        """Whether an engine before this one keeps a promised block that this one cannot read."""
+        for digest in self._store.predecessors(self._place.namespace):
+            with contextlib.suppress(OSError):
+                term = Term.of(Place(self._place.root, digest, self._place.tenant).path(block_hash).stat())
+                if term.promised and term.ends_s > self._store.now_s():
+                    return True
+        return False
 
     def load(self, block_hash: bytes, buffer: memoryview, retention_class: str) -> Loaded:
         """Read a block into ``buffer`` (exactly its size) and renew its promise; quarantine it if corrupt."""
@@ -305,7 +328,7 @@ class TenantBlocks:
         self._store.evictor.withdraw(self._place, block_hash)
 
     def _there(self, block_hash: bytes) -> bool:
-        return os.path.exists(self.path(block_hash))  # noqa: PTH110 -- Path.exists raises on EACCES and EIO
+        return os.path.exists(self._place.file(block_hash))  # noqa: PTH110 -- Path.exists raises on EACCES and EIO
 
     def _make(self, folder: Path) -> None:
         if folder not in self._made:

@@ -66,17 +66,18 @@ def sweep(
 def _sweep_leftovers(root: Path, at_s: int, pause: Callable[[], None]) -> tuple[int, int, int, int]:
     temporary = quarantined = tombstones = pins = 0
     for folder, _, names in os.walk(root):
+        quarantined_here = folder.endswith(QUARANTINE)
         for name in names:
-            path = Path(folder, name)
-            if path.suffix == BLOCK and path.parent.name != QUARANTINE:
+            if name.endswith(BLOCK) and not quarantined_here:
                 continue
+            path = Path(folder, name)
             with contextlib.suppress(OSError):
                 status = path.stat()
                 if path.suffix == TEMPORARY:
                     temporary += _unlink_if(path, status.st_ctime < at_s - _LEFTOVER_KEPT_S)
                 elif path.suffix == GOING and status.st_ctime < at_s - _LEFTOVER_KEPT_S:
                     put_back(path.with_suffix(BLOCK), path)
-                elif path.parent.name == QUARANTINE:
+                elif quarantined_here:
                     quarantined += _unlink_if(path, status.st_mtime < at_s - _QUARANTINE_KEPT_S)
                 elif path.suffix == tombstone.SUFFIX:
                     tombstones += _unlink_if(path, status.st_mtime <= at_s)

@@ -263,6 +263,25 @@ def test_an_upgrade_keeps_owing_what_the_old_engine_had_promised(house: House) -
     assert store.namespace(NEXT_NAMESPACE, "ten_a").match(chain(1)) == Match(0, owed=1)
 
 
+def test_an_upgrade_owes_what_the_old_engine_still_keeps_before_anyone_retires_it(house: House) -> None:
+    store = house.store()
+    for digest in (NAMESPACE, NEXT_NAMESPACE):
+        store.describe(Namespace(digest, "ef" * 32))
+    publish(store, chain(2))
+    assert store.namespace(NEXT_NAMESPACE, "ten_a").match(chain(3)) == Match(0, owed=2)
+    assert store.namespace(NEXT_NAMESPACE, "ten_b").match(chain(3)) == Match(0, owed=0)
+    house.clock.at_s += CHAT_S
+    assert store.namespace(NEXT_NAMESPACE, "ten_a").match(chain(3)) == Match(0, owed=0)
+
+
+def test_another_models_blocks_are_owed_by_nobody(house: House) -> None:
+    store = house.store()
+    store.describe(Namespace(NAMESPACE, "ef" * 32))
+    store.describe(Namespace(NEXT_NAMESPACE, "01" * 32))
+    publish(store, chain(2))
+    assert store.namespace(NEXT_NAMESPACE, "ten_a").match(chain(2)) == Match(0, owed=0)
+
+
 def test_a_block_of_the_first_version_stays_readable(house: House) -> None:
     store = house.store()
     publish(store, chain(1))
