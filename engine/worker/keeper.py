@@ -1,4 +1,4 @@
-"""Sweeps the store while the worker serves: at the lowest priority, in a thread that rests after each folder."""
+"""Sweeps the store while the worker serves: at lowest priority, in a thread that rests after each folder."""
 
 import contextlib
 import logging
