@@ -11,14 +11,14 @@ import contextlib
 import itertools
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Final
 
 from engine.proof.prefix import ROOT_HASH
-from engine.retention import promise_end_s
+from engine.retention import RETENTION_S, promise_end_s
 from engine.store import block, sweep
 from engine.store.block import BlockCorrupt, BlockMissing, BlockName, Term
 from engine.store.evict import Evictor, Quotas, Wish, tombstones_of
@@ -78,11 +78,19 @@ class PrefixStore:
         root: the directory; made when first needed.
         now_s: the clock, in Unix seconds.
         quotas: limits; none by default.
+        classes: seconds that each retention class promises.
     """
 
-    def __init__(self, root: Path, now_s: Callable[[], int], quotas: Quotas = _UNLIMITED) -> None:
+    def __init__(
+        self,
+        root: Path,
+        now_s: Callable[[], int],
+        quotas: Quotas = _UNLIMITED,
+        classes: Mapping[str, int] = RETENTION_S,
+    ) -> None:
         self.root = root
         self.now_s = now_s
+        self._classes = classes
         self.pins = Pins(root, now_s)
         self.tombstones = tombstones_of(root, now_s)
         self.evictor = Evictor(root, quotas, Remover(self.pins, now_s), self.tombstones)
@@ -98,6 +106,10 @@ class PrefixStore:
     def namespace(self, digest: str, tenant: str) -> "TenantBlocks":
         """A tenant's blocks in one namespace (64 hex digits: what computed them and how)."""
         return TenantBlocks(self, Place(self.root, digest, tenant))
+
+    def promise_end_s(self, retention_class: str) -> int:
+        """Unix second at which a promise made now ends."""
+        return promise_end_s(retention_class, self.now_s(), self._classes)
 
     def predecessors(self, digest: str) -> list[str]:
         """Other namespaces that keep the same promises: an upgrade does not wait for them to be retired."""
@@ -228,7 +240,7 @@ class TenantBlocks:
                 not self._tombstones.owes(block_hash)
                 and self._store.evictor.may_promise(self._place, status.st_size)
             )
-            ends_s = max(known.ends_s, promise_end_s(retention_class, self._store.now_s()))
+            ends_s = max(known.ends_s, self._store.promise_end_s(retention_class))
             term = Term(ends_s, promised)
             if term != known:
                 if promised and not known.promised:
@@ -283,7 +295,7 @@ class TenantBlocks:
         follows = sealed.parent != ROOT_HASH
         if follows and not evictor.quotas.unlimited and not self._there(sealed.parent):
             return Published.FULL
-        ends_s = promise_end_s(retention_class, self._store.now_s())
+        ends_s = self._store.promise_end_s(retention_class)
         asked = Term(ends_s, promised=not self._tombstones.owes(block_hash))
         term = evictor.admit(Wish(self._place, block_hash, sealed.parent, sealed.file_bytes, asked))
         if term is None:

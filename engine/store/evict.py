@@ -298,8 +298,9 @@ def tombstones_of(root: Path, now_s: Callable[[], int]) -> Callable[[Place], Tom
     promises: dict[str, str] = {}
 
     def at(place: Place) -> Tombstones:
-        if place.namespace not in promises:
-            promises[place.namespace] = Namespace.read(root, place.namespace).promises
-        return Tombstones(root, promises[place.namespace], place.tenant, now_s)
+        digest = promises.get(place.namespace) or Namespace.read(root, place.namespace).promises
+        if digest != place.namespace:  # described: a description never changes
+            promises[place.namespace] = digest
+        return Tombstones(root, digest, place.tenant, now_s)
 
     return at

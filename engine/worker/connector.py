@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar, cast
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorRole
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
+from engine.retention import RETENTION_S
 from engine.store.directory import PrefixStore
 from engine.store.evict import Quotas
 from engine.worker import clock, layout
@@ -54,14 +55,15 @@ class PrefixStoreConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vllm is
         die_with_parent()
         extra = vllm_config.kv_transfer_config.kv_connector_extra_config
         quotas = Quotas(extra.get("store_bytes_max"), extra.get("tenant_bytes_max"))
-        self._store = PrefixStore(Path(extra["store_dir"]), clock.now_s, quotas)
+        classes = {**RETENTION_S, **extra.get("retention_s", {})}
+        self._store = PrefixStore(Path(extra["store_dir"]), clock.now_s, quotas, classes)
         namespace = layout.namespace_of(vllm_config, kv_cache_config, extra["identity"])
         self._namespace = namespace.digest
+        self._store.describe(namespace)
         self._planner: Planner | None = None
         self._mover: Mover | None = None
         self._keeper: Keeper | None = None
         if role == KVConnectorRole.SCHEDULER:
-            self._store.describe(namespace)
             block_tokens = int(kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size)
             attestor = Attestor.of(
                 extra["worker"],

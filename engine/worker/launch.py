@@ -36,6 +36,7 @@ def server_arguments(spec: WorkerSpec, identity: dict[str, str]) -> list[str]:
             "identity": identity,
             "store_bytes_max": spec.store_bytes_max,
             "tenant_bytes_max": spec.tenant_bytes_max,
+            "retention_s": dict(spec.retention_s),
         },
     }
     arguments = [

@@ -35,6 +35,7 @@ def test_a_spec_survives_its_file(tmp_path: Path) -> None:
         {"threads": 0},
         {"shutdown_timeout_s": 0},
         {"store_bytes_max": -1},
+        {"retention_s": {"batch": 0}},
         {"tenant_bytes_max": -1},
         {"socket": "/" + "s" * 120},
         {"unknown": 1},
