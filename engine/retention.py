@@ -1,17 +1,18 @@
 """Retention classes: how long a block that was published or loaded stays promised.
 
-Loading or publishing a block renews its promise; looking it up does not. Quotas, tombstones for promises
-broken early (``cache_owed``) and eviction in the order of promise ends come with issue 3.
+Loading or publishing a block renews its promise; looking it up does not. What a promise is worth when a block
+goes early is in `engine.store.tombstone`.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 _DAY_S: Final = 86_400
 
-RETENTION_S: Final = {"agent": 3 * _DAY_S, "chat": 7 * _DAY_S}
+RETENTION_S: Final[Mapping[str, int]] = {"agent": 3 * _DAY_S, "chat": 7 * _DAY_S}
 DEFAULT_CLASS: Final = "chat"
 
 
-def promise_end_s(retention_class: str, at_s: int) -> int:
+def promise_end_s(retention_class: str, at_s: int, classes: Mapping[str, int] = RETENTION_S) -> int:
     """Unix second at which a promise made at ``at_s`` ends; an unknown class promises as the default does."""
-    return at_s + RETENTION_S.get(retention_class, RETENTION_S[DEFAULT_CLASS])
+    return at_s + classes.get(retention_class, classes.get(DEFAULT_CLASS, RETENTION_S[DEFAULT_CLASS]))

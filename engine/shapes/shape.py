@@ -2,7 +2,8 @@
 
 import dataclasses
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -20,7 +21,9 @@ class WorkerSpec:
     ``cpu_cores`` None leaves the threads unbound. ``context_tokens`` None takes the model's own maximum.
     ``batched_tokens_max`` is the prefill chunk of a step. ``key_file`` (PEM, mode 0600) signs attestations;
     ``certificate_file`` holds the deployment's certificate for it. ``recipe_version`` is part of the store's
-    namespace: a new way of rendering prompts starts with an empty one.
+    namespace: a new way of rendering prompts starts with an empty one. ``store_bytes_max`` limits the block
+    files of the whole store, ``tenant_bytes_max`` what is promised or owed to any one tenant; None: no limit.
+    ``retention_s`` adds retention classes, or changes how many seconds the known ones promise.
     """
 
     name: str
@@ -40,6 +43,9 @@ class WorkerSpec:
     block_tokens: int = 64
     dtype: str = "auto"
     recipe_version: str = ""
+    store_bytes_max: int | None = None
+    tenant_bytes_max: int | None = None
+    retention_s: Mapping[str, int] = field(default_factory=dict)
     shutdown_timeout_s: int = 20
     log_level: str = "INFO"
 
@@ -49,6 +55,13 @@ class WorkerSpec:
         for name in ("kv_cache_bytes", "threads", "batched_tokens_max", "sequences_max", "block_tokens"):
             if getattr(self, name) < 1:
                 raise SpecInvalid(f"{name} must be at least 1")
+        for name in ("store_bytes_max", "tenant_bytes_max"):
+            quota = getattr(self, name)
+            if quota is not None and quota < 0:
+                raise SpecInvalid(f"{name} must not be negative")
+        for name, seconds in self.retention_s.items():
+            if seconds < 1:
+                raise SpecInvalid(f"retention_s of {name!r} must be at least 1")
         if self.shutdown_timeout_s < 1:
             raise SpecInvalid("shutdown_timeout_s must be at least 1: without it a stop hangs the clients")
         if len(str(self.socket).encode()) > 100:

@@ -1,9 +1,11 @@
-"""One block in one file: a header of 152 bytes, then the opaque bytes of the block.
+"""One block in one file: a header of 184 bytes, then the opaque bytes of the block.
 
 The header names the namespace and the chained hash of the block, so a file that was moved or renamed is never
-taken for another, and a BLAKE3 checksum of the payload. Files are written under a temporary name and renamed:
-a block is visible when it is whole. There is no fsync: after a power cut a torn block fails its checksum,
-which is a miss.
+taken for another, a BLAKE3 checksum of the payload, and the block's parent, so that eviction can go leaf
+first. Files of the first version (152 bytes, no parent) stay readable.
+
+Files are written under a temporary name and renamed: a block is visible when it is whole. There is no fsync:
+after a power cut a torn block fails its checksum, which is a miss.
 
 BlockError
 ├── BlockMissing      no such file, or it cannot be read
@@ -11,18 +13,26 @@ BlockError
 """
 
 import os
+import stat
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from blake3 import blake3
 
-_MAGIC: Final = b"KVITTO01"
+from engine.proof.prefix import ROOT_HASH
+
+_MAGIC_WITHOUT_PARENT: Final = b"KVITTO01"
+_MAGIC: Final = b"KVITTO02"
 # magic, namespace, block hash, payload checksum, payload bytes, created (Unix s), retention class
 _HEADER: Final = struct.Struct(">8s32s32s32sQQ32s")
-HEADER_BYTES: Final = _HEADER.size
+HASH_BYTES: Final = 32
+HEADER_BYTES: Final = _HEADER.size + HASH_BYTES  # the parent's hash comes last
+MODE_PROMISED: Final = 0o600
+MODE_UNPROMISED: Final = 0o400
 _IOV_MAX: Final = 512
 
 
@@ -53,6 +63,12 @@ class Sealed:
 
     header: bytes
     views: Sequence[memoryview]
+    parent: bytes
+
+    @property
+    def file_bytes(self) -> int:
+        """Size of the file it becomes."""
+        return len(self.header) + sum(view.nbytes for view in self.views)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +79,42 @@ class BlockName:
     block_hash: bytes
 
 
-def seal(name: BlockName, views: Sequence[memoryview], created_s: int, retention_class: str) -> Sealed:
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a block's file says of itself. ``parent`` is `ROOT_HASH` for a first block and for old files."""
+
+    name: BlockName
+    checksum: bytes
+    payload_bytes: int
+    created_s: int
+    retention_class: str
+    parent: bytes
+    header_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """How long a file is kept (Unix s), and whether that is a promise or only while there is room.
+
+    On disk: the modification time, and the owner's write permission.
+    """
+
+    ends_s: int
+    promised: bool = True
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> Self:
+        """The term that a file's status tells."""
+        return cls(int(status.st_mtime), bool(status.st_mode & stat.S_IWUSR))
+
+
+def seal(
+    name: BlockName,
+    views: Sequence[memoryview],
+    created_s: int,
+    retention_class: str,
+    parent: bytes = ROOT_HASH,
+) -> Sealed:
     """Compute header and checksum of a block whose payload is the concatenation of ``views`` (bytes)."""
     checksum = blake3()
     for view in views:
@@ -73,20 +124,21 @@ def seal(name: BlockName, views: Sequence[memoryview], created_s: int, retention
     header = _HEADER.pack(
         _MAGIC, name.namespace, name.block_hash, checksum.digest(), payload_bytes, created_s, label
     )
-    return Sealed(header, views)
+    return Sealed(header + parent, views, parent)
 
 
-def write(path: Path, temporary: Path, sealed: Sealed, promised_until_s: int) -> None:
-    """Write a block and make it visible; its modification time is the end of its promise (Unix s).
+def write(path: Path, temporary: Path, sealed: Sealed, term: Term) -> None:
+    """Write a block and make it visible, with its term.
 
     Raises:
         OSError: nothing became visible; the temporary file is gone unless the disk refuses that too.
     """
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    mode = MODE_PROMISED if term.promised else MODE_UNPROMISED
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         try:
             _write_all(descriptor, [memoryview(sealed.header), *sealed.views])
-            os.utime(descriptor, (promised_until_s, promised_until_s))
+            os.utime(descriptor, (term.ends_s, term.ends_s))
         finally:
             os.close(descriptor)
         temporary.replace(path)
@@ -117,14 +169,12 @@ def read(path: Path, name: BlockName, payload: memoryview) -> None:
         BlockMissing: no readable file.
         BlockCorrupt: wrong magic, namespace, hash, length or checksum.
     """
-    header = bytearray(HEADER_BYTES)
     try:
         with path.open("rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
-            if file.readinto(header) != HEADER_BYTES:
-                raise BlockCorrupt(path, "the header is short")
-            checksum = _expect(path, bytes(header), name, payload.nbytes)
-            if size != HEADER_BYTES + payload.nbytes:
+            header = _header(path, file)
+            _expect(path, header, name, payload.nbytes)
+            if size != header.header_bytes + payload.nbytes:
                 raise BlockCorrupt(path, f"{size} bytes in the file")
             filled = 0
             while filled < payload.nbytes:
@@ -134,16 +184,57 @@ def read(path: Path, name: BlockName, payload: memoryview) -> None:
                 filled += count
     except OSError as error:
         raise BlockMissing(f"{path.name}: {error.strerror}") from error
-    if blake3(payload).digest() != checksum:
+    if blake3(payload).digest() != header.checksum:
         raise BlockCorrupt(path, "the checksum does not match")
 
 
-def _expect(path: Path, header: bytes, name: BlockName, payload_bytes: int) -> bytes:
-    magic, namespace, block_hash, checksum, length, _created, _label = _HEADER.unpack(header)
-    if magic != _MAGIC:
-        raise BlockCorrupt(path, "not a block of this version")
-    if namespace != name.namespace or block_hash != name.block_hash:
+def read_header(path: Path) -> Header:
+    """The header alone, unchecked; raises BlockMissing or BlockCorrupt."""
+    try:
+        with FileIO(path) as file:
+            return _header(path, file)
+    except OSError as error:
+        raise BlockMissing(f"{path.name}: {error.strerror}") from error
+
+
+def verify(path: Path, name: BlockName) -> None:
+    """Read a whole file and check it against its name; raises BlockMissing or BlockCorrupt."""
+    payload_bytes = read_header(path).payload_bytes
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise BlockMissing(f"{path.name}: {error.strerror}") from error
+    if payload_bytes > size:
+        raise BlockCorrupt(path, f"{size} bytes in the file")
+    read(path, name, memoryview(bytearray(payload_bytes)))
+
+
+def _header(path: Path, file: FileIO) -> Header:
+    raw = file.read(_HEADER.size)
+    if len(raw) != _HEADER.size:
+        raise BlockCorrupt(path, "the header is short")
+    magic, namespace, block_hash, checksum, length, created_s, label = _HEADER.unpack(raw)
+    if magic == _MAGIC:
+        parent = file.read(HASH_BYTES)
+        if len(parent) != HASH_BYTES:
+            raise BlockCorrupt(path, "the header is short")
+    elif magic == _MAGIC_WITHOUT_PARENT:
+        parent = b""
+    else:
+        raise BlockCorrupt(path, "not a block of a version we know")
+    return Header(
+        name=BlockName(namespace, block_hash),
+        checksum=checksum,
+        payload_bytes=length,
+        created_s=created_s,
+        retention_class=label.rstrip(b"\0").decode(errors="replace"),
+        parent=parent or ROOT_HASH,
+        header_bytes=_HEADER.size + len(parent),
+    )
+
+
+def _expect(path: Path, header: Header, name: BlockName, payload_bytes: int) -> None:
+    if header.name != name:
         raise BlockCorrupt(path, "another block's file")
-    if length != payload_bytes:
-        raise BlockCorrupt(path, f"{length} payload bytes, {payload_bytes} expected")
-    return bytes(checksum)
+    if header.payload_bytes != payload_bytes:
+        raise BlockCorrupt(path, f"{header.payload_bytes} payload bytes, {payload_bytes} expected")

@@ -1,38 +1,47 @@
 """The store on a directory: ``<root>/<namespace>/<tenant>/<hh>/<hash>.kv``.
 
 The files are the index. Everything that goes wrong is a miss: reading methods return what could be had,
-writing methods say whether the block is there now. A file's modification time is the end of its promise.
-
-Issue 3 adds quotas, eviction in the order of promise ends and tombstones for promises broken early; until
-then blocks leave when their promise has ended.
+writing methods say whether the block is there now. A file's modification time is the end of its promise; a
+file its owner may not write to is kept without a promise, while there is room (`engine.store.evict`). Broken
+promises lie in ``<root>/promises`` (`engine.store.tombstone`), leases on what is being loaded in
+``<root>/pins`` (`engine.store.pin`).
 """
 
 import contextlib
 import itertools
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from engine.retention import promise_end_s
-from engine.store import block
-from engine.store.block import BlockCorrupt, BlockMissing, BlockName
+from engine.proof.prefix import ROOT_HASH
+from engine.retention import RETENTION_S, promise_end_s
+from engine.store import block, sweep
+from engine.store.block import BlockCorrupt, BlockMissing, BlockName, Term
+from engine.store.evict import Evictor, Quotas, Wish, tombstones_of
+from engine.store.namespace import Namespace, namespaces_of
+from engine.store.pin import Pin, Pins
+from engine.store.places import GOING, QUARANTINE, Place, Remover
+from engine.store.sweep import SweepReport
 
-_QUARANTINE: Final = "quarantine"
-_QUARANTINE_KEPT_S: Final = 7 * 86_400
-_TEMPORARY_KEPT_S: Final = 60
 _WRITE_PAUSE_S: Final = 5
+_PREDECESSORS_KEPT_S: Final = 60
+_UNLIMITED: Final = Quotas()
 
 
 class Published(Enum):
-    """How a publication ended: written now, there already (its promise renewed), or refused by the disk."""
+    """How a publication ended.
+
+    Written now, there already (its promise renewed), refused by the disk, or without room in its quota.
+    """
 
     WRITTEN = "written"
     RENEWED = "renewed"
     REFUSED = "refused"
+    FULL = "full"
 
 
 class Loaded(Enum):
@@ -45,18 +54,21 @@ class Loaded(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Longest stored prefix of the hashes asked for, in blocks. Not a lease: a load may still miss."""
+    """What the hashes asked for met, in blocks from the first on: first hits, then owed ones, then misses.
+
+    ``owed`` blocks follow the ``blocks`` that are there: they were promised and went early, or lie behind
+    such a one and cannot be used. With a ``pin`` (from `TenantBlocks.hold`) hits are not removed until it is
+    released or lapses; a load may still miss.
+    """
 
     blocks: int
+    owed: int = 0
+    pin: Pin | None = field(default=None, compare=False)
 
-
-@dataclass(frozen=True, slots=True)
-class SweepReport:
-    """What a sweep removed: leftovers of killed writers, blocks past their promise, old quarantined files."""
-
-    temporary: int = 0
-    expired: int = 0
-    quarantined: int = 0
+    def release(self) -> None:
+        """Let the blocks go."""
+        if self.pin is not None:
+            self.pin.release()
 
 
 class PrefixStore:
@@ -65,17 +77,49 @@ class PrefixStore:
     Args:
         root: the directory; made when first needed.
         now_s: the clock, in Unix seconds.
+        quotas: limits; none by default.
+        classes: seconds that each retention class promises.
     """
 
-    def __init__(self, root: Path, now_s: Callable[[], int]) -> None:
-        self._root = root
+    def __init__(
+        self,
+        root: Path,
+        now_s: Callable[[], int],
+        quotas: Quotas = _UNLIMITED,
+        classes: Mapping[str, int] = RETENTION_S,
+    ) -> None:
+        self.root = root
         self.now_s = now_s
+        self._classes = classes
+        self.pins = Pins(root, now_s)
+        self.tombstones = tombstones_of(root, now_s)
+        self.evictor = Evictor(root, quotas, Remover(self.pins, now_s), self.tombstones)
         self._sequence = itertools.count()
         self._writes_resume_s = 0
+        self._predecessors: dict[str, tuple[int, list[str]]] = {}
+
+    def describe(self, namespace: Namespace) -> None:
+        """Write a namespace's ``namespace.json``; a disk that refuses leaves it undescribed."""
+        with contextlib.suppress(OSError):
+            namespace.write(self.root)
 
     def namespace(self, digest: str, tenant: str) -> "TenantBlocks":
         """A tenant's blocks in one namespace (64 hex digits: what computed them and how)."""
-        return TenantBlocks(self, self._root / digest / tenant, bytes.fromhex(digest))
+        return TenantBlocks(self, Place(self.root, digest, tenant))
+
+    def promise_end_s(self, retention_class: str) -> int:
+        """Unix second at which a promise made now ends."""
+        return promise_end_s(retention_class, self.now_s(), self._classes)
+
+    def predecessors(self, digest: str) -> list[str]:
+        """Other namespaces that keep the same promises: an upgrade does not wait for them to be retired."""
+        read_at_s, known = self._predecessors.get(digest, (0, []))
+        if not read_at_s <= self.now_s() < read_at_s + _PREDECESSORS_KEPT_S:
+            promises = Namespace.read(self.root, digest).promises
+            others = (Namespace.read(self.root, each) for each in namespaces_of(self.root) if each != digest)
+            known = [each.digest for each in others if each.promises == promises]
+            self._predecessors[digest] = (self.now_s(), known)
+        return known
 
     def writable(self) -> bool:
         """Whether writing may be tried: after a failed write the disk is left alone for some seconds."""
@@ -90,83 +134,93 @@ class PrefixStore:
         unique = f"{os.getpid()}-{threading.get_ident()}-{next(self._sequence)}-{os.urandom(4).hex()}"
         return path.with_name(f"{path.stem}.{unique}.tmp")
 
-    def sweep(self, at_s: int) -> SweepReport:
-        """Remove leftovers and what is promised no longer. Safe beside running workers."""
-        temporary = expired = quarantined = 0
-        for path in self._files():
-            with contextlib.suppress(OSError):
-                status = path.stat()
-                ends_s = status.st_mtime
-                if path.suffix == ".tmp":
-                    if status.st_ctime < at_s - _TEMPORARY_KEPT_S:
-                        path.unlink()
-                        temporary += 1
-                elif path.parent.name == _QUARANTINE:
-                    if ends_s < at_s - _QUARANTINE_KEPT_S:
-                        path.unlink()
-                        quarantined += 1
-                elif path.suffix == ".kv" and ends_s <= at_s:
-                    path.unlink()
-                    expired += 1
-        return SweepReport(temporary, expired, quarantined)
+    def sweep(self, at_s: int, pause: Callable[[], None] = lambda: None) -> SweepReport:
+        """Remove leftovers and what is promised no longer, then keep the quotas. Safe beside running workers.
 
-    def check_integrity(self) -> list[str]:
+        Args:
+            at_s: now, in Unix seconds.
+            pause: called after every folder; a sweep at low priority sleeps here.
+        """
+        report = sweep.sweep(self.root, at_s, Remover(self.pins, lambda: at_s), self.tombstones, pause)
+        return report.with_evicted(self.evictor.enforce(pause))
+
+    def check_integrity(self, pause: Callable[[], None] = lambda: None) -> list[str]:
         """Read every visible block; returns one line for each that is not what its name says."""
-        findings: list[str] = []
-        for path in self._files():
-            if path.suffix != ".kv" or path.parent.name == _QUARANTINE:
-                continue
-            try:
-                namespace, block_hash = path.parent.parent.parent.name, path.stem
-                if path.parent.name != block_hash[:2]:
-                    findings.append(f"{path}: in the wrong folder")
-                name = BlockName(bytes.fromhex(namespace), bytes.fromhex(block_hash))
-                payload = bytearray(max(0, path.stat().st_size - block.HEADER_BYTES))
-                block.read(path, name, memoryview(payload))
-            except BlockMissing:
-                continue  # removed since the walk began
-            except (BlockCorrupt, ValueError, OSError) as error:
-                findings.append(f"{path}: {error}")
-        return findings
-
-    def _files(self) -> Iterator[Path]:
-        for folder, _, names in os.walk(self._root):
-            for name in names:
-                yield Path(folder) / name
+        return list(sweep.findings(self.root, pause))
 
 
 class TenantBlocks:
     """Blocks of one tenant in one namespace. Methods may run in any thread."""
 
-    def __init__(self, store: PrefixStore, folder: Path, namespace: bytes) -> None:
+    def __init__(self, store: PrefixStore, place: Place) -> None:
         self._store = store
-        self._folder = folder
-        self._namespace = namespace
+        self._place = place
+        self._namespace = bytes.fromhex(place.namespace)
+        self._tombstones = store.tombstones(place)
         self._made: set[Path] = set()
 
     def path(self, block_hash: bytes) -> Path:
         """File of a block."""
-        digits = block_hash.hex()
-        return self._folder / digits[:2] / f"{digits}.kv"
+        return self._place.path(block_hash)
 
     def match(self, block_hashes: Sequence[bytes]) -> Match:
-        """How many of the blocks, from the first on, are there. Renews nothing.
+        """How many of the blocks, from the first on, are there, and how many after these are owed.
+
+        Renews nothing.
 
         Args:
             block_hashes: chained 32-byte hashes; the caller leaves out the block of the last prompt token.
         """
         for count, block_hash in enumerate(block_hashes):
-            if not os.path.exists(self.path(block_hash)):  # noqa: PTH110 -- Path.exists raises on EACCES and EIO
-                return Match(count)
+            if not self._there(block_hash):
+                return Match(count, self.owed(block_hashes[count:]))
         return Match(len(block_hashes))
+
+    def hold(self, block_hashes: Sequence[bytes]) -> Match:
+        """`match`, and pin what is there until the match is released; unpinned if the disk refuses."""
+        found = self.match(block_hashes)
+        if not found.blocks:
+            return found
+        pin = self._store.pins.take(self._place.name, block_hashes[: found.blocks])
+        if pin is None:
+            return found
+        held = self.match(block_hashes[: found.blocks])
+        if held.blocks < found.blocks:
+            return Match(held.blocks, self.owed(block_hashes[held.blocks :]), pin)
+        return Match(found.blocks, found.owed, pin)
+
+    def owed(self, block_hashes: Sequence[bytes]) -> int:
+        """How many blocks are owed, given that the first one is not there.
+
+        A block that is there counts when it lies behind an owed one: the broken promise made it useless.
+        """
+        for count, block_hash in enumerate(block_hashes):
+            if self._tombstones.owes(block_hash) or (count and self._there(block_hash)):
+                continue
+            if not self._promised_by_predecessor(block_hash):
+                return count
+        return len(block_hashes)
+
+    def _promised_by_predecessor(self, block_hash: bytes) -> bool:
+        """Whether an engine before this one keeps a promised block that this one cannot read."""
+        for digest in self._store.predecessors(self._place.namespace):
+            with contextlib.suppress(OSError):
+                term = Term.of(Place(self._place.root, digest, self._place.tenant).path(block_hash).stat())
+                if term.promised and term.ends_s > self._store.now_s():
+                    return True
+        return False
 
     def load(self, block_hash: bytes, buffer: memoryview, retention_class: str) -> Loaded:
         """Read a block into ``buffer`` (exactly its size) and renew its promise; quarantine it if corrupt."""
-        path = self.path(block_hash)
+        path, name = self.path(block_hash), BlockName(self._namespace, block_hash)
         try:
-            block.read(path, BlockName(self._namespace, block_hash), buffer)
-        except BlockMissing:
-            return Loaded.MISSING
+            # Whoever wants to remove a block hides it for a moment, and puts it back if it is pinned.
+            for shown in (path, path.with_suffix(GOING), path):
+                with contextlib.suppress(BlockMissing):
+                    block.read(shown, name, buffer)
+                    break
+            else:
+                return Loaded.MISSING
         except BlockCorrupt:
             self.quarantine(block_hash)
             return Loaded.CORRUPT
@@ -174,55 +228,108 @@ class TenantBlocks:
         return Loaded.LOADED
 
     def renew(self, block_hash: bytes, retention_class: str) -> bool:
-        """Promise a stored block anew; False when it is not there. A longer promise is never shortened."""
+        """Promise a stored block anew; False when it is not there. A longer promise is never shortened.
+
+        A block without a promise gets one when none is owed for it and its tenant's quota allows it.
+        """
         path = self.path(block_hash)
-        ends_s = promise_end_s(retention_class, self._store.now_s())
         try:
-            if path.stat().st_mtime < ends_s:
+            status = path.stat()
+            known = Term.of(status)
+            promised = known.promised or (
+                not self._tombstones.owes(block_hash)
+                and self._store.evictor.may_promise(self._place, status.st_size)
+            )
+            ends_s = max(known.ends_s, self._store.promise_end_s(retention_class))
+            term = Term(ends_s, promised)
+            if term != known:
+                if promised and not known.promised:
+                    path.chmod(block.MODE_PROMISED)
                 os.utime(path, (ends_s, ends_s))
+                self._store.evictor.renewed(self._place, block_hash, term)
         except FileNotFoundError:
             return False
         except OSError:
-            return os.path.exists(path)  # noqa: PTH110 -- see match
+            return self._there(block_hash)
         return True
 
-    def publish(self, block_hash: bytes, views: Sequence[memoryview], retention_class: str) -> Published:
+    def keep(self, block_hashes: Sequence[bytes], retention_class: str) -> int | None:
+        """Renew the promise of blocks that were used; `promised_until` of all of them."""
+        for block_hash in block_hashes:
+            self.renew(block_hash, retention_class)
+        return self.promised_until(block_hashes)
+
+    def publish(
+        self,
+        block_hash: bytes,
+        views: Sequence[memoryview],
+        retention_class: str,
+        parent: bytes = ROOT_HASH,
+    ) -> Published:
         """Store a block unless it is there. The first writer's bytes stay: a hash names tokens, not bytes."""
         if self.renew(block_hash, retention_class):
             return Published.RENEWED
-        return self.publish_sealed(block_hash, self.seal(block_hash, views, retention_class), retention_class)
+        sealed = self.seal(block_hash, views, retention_class, parent)
+        return self.publish_sealed(block_hash, sealed, retention_class)
 
-    def seal(self, block_hash: bytes, views: Sequence[memoryview], retention_class: str) -> block.Sealed:
-        """Header and checksum of a block, taken now."""
+    def seal(
+        self,
+        block_hash: bytes,
+        views: Sequence[memoryview],
+        retention_class: str,
+        parent: bytes = ROOT_HASH,
+    ) -> block.Sealed:
+        """Header and checksum of a block, taken now. ``parent`` is the hash of the block before it."""
         name = BlockName(self._namespace, block_hash)
-        return block.seal(name, views, self._store.now_s(), retention_class)
+        return block.seal(name, views, self._store.now_s(), retention_class, parent)
 
     def publish_sealed(self, block_hash: bytes, sealed: block.Sealed, retention_class: str) -> Published:
-        """Write a sealed block; REFUSED when the disk does not take it, and then for some seconds at once."""
+        """Write a sealed block.
+
+        REFUSED when the disk does not take it, and then for some seconds at once. FULL when it has no room:
+        it takes no longer promise's place, an owed one no promise's, and none is stored without its parent.
+        """
         if not self._store.writable():
             return Published.REFUSED
-        path = self.path(block_hash)
-        ends_s = promise_end_s(retention_class, self._store.now_s())
+        path, evictor = self.path(block_hash), self._store.evictor
+        follows = sealed.parent != ROOT_HASH
+        if follows and not evictor.quotas.unlimited and not self._there(sealed.parent):
+            return Published.FULL
+        ends_s = self._store.promise_end_s(retention_class)
+        asked = Term(ends_s, promised=not self._tombstones.owes(block_hash))
+        term = evictor.admit(Wish(self._place, block_hash, sealed.parent, sealed.file_bytes, asked))
+        if term is None:
+            return Published.FULL
         try:
             self._make(path.parent)
-            block.write(path, self._store.temporary_name(path), sealed, ends_s)
+            block.write(path, self._store.temporary_name(path), sealed, term)
         except OSError:
+            evictor.withdraw(self._place, block_hash)
             self._made.discard(path.parent)
             self._store.pause_writes()
             return Published.REFUSED
+        if follows:
+            self.renew(sealed.parent, retention_class)
         return Published.WRITTEN
 
     def promised_until(self, block_hashes: Sequence[bytes]) -> int | None:
-        """Unix second until which all of the blocks are promised; None if one is missing or none is named."""
+        """Unix second until which all of the blocks are promised or owed; None if one is neither."""
+        ends = [self._guaranteed_until(block_hash) for block_hash in block_hashes]
+        return min((end for end in ends if end is not None), default=None) if None not in ends else None
+
+    def _guaranteed_until(self, block_hash: bytes) -> int | None:
         try:
-            return min((int(self.path(each).stat().st_mtime) for each in block_hashes), default=None)
+            term = Term.of(self.path(block_hash).stat())
+            if term.promised:
+                return term.ends_s
         except OSError:
-            return None
+            pass
+        return self._tombstones.owed_until(block_hash)
 
     def quarantine(self, block_hash: bytes) -> None:
         """Move a block out of sight, where an operator can look at it; if that fails, remove it."""
         path = self.path(block_hash)
-        aside = self._folder / _QUARANTINE / f"{block_hash.hex()}.{self._store.now_s()}.kv"
+        aside = self._place.folder / QUARANTINE / f"{block_hash.hex()}.{self._store.now_s()}.kv"
         try:
             self._make(aside.parent)
             path.replace(aside)
@@ -230,6 +337,10 @@ class TenantBlocks:
         except OSError:
             with contextlib.suppress(OSError):
                 path.unlink()
+        self._store.evictor.withdraw(self._place, block_hash)
+
+    def _there(self, block_hash: bytes) -> bool:
+        return os.path.exists(self._place.file(block_hash))  # noqa: PTH110 -- Path.exists raises on EACCES and EIO
 
     def _make(self, folder: Path) -> None:
         if folder not in self._made:

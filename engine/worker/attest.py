@@ -15,12 +15,16 @@ from engine.worker import clock
 
 @dataclass(frozen=True, slots=True)
 class PrefillFacts:
-    """What the scheduler saw of one prefill. Hits are whole blocks, from the start of the prompt."""
+    """What the scheduler saw of one prefill.
+
+    Hits are whole blocks, from the start of the prompt; owed ones follow them: computed again, but promised.
+    """
 
     prompt_ids: Sequence[int]
     hit_device_tokens: int
     hit_store_tokens: int
     promised_until: int | None
+    owed_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,7 @@ class Attestor:
             namespace=self.namespace,
             prompt_tokens=len(facts.prompt_ids),
             hit_tokens=hit_tokens,
-            owed_tokens=0,
+            owed_tokens=facts.owed_tokens,
             hit_device_tokens=facts.hit_device_tokens,
             hit_store_tokens=facts.hit_store_tokens,
             block_tokens=self.block_tokens,

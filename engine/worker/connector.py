@@ -13,9 +13,12 @@ from typing import Any, Final, TypeVar, cast
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorRole
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
+from engine.retention import RETENTION_S
 from engine.store.directory import PrefixStore
+from engine.store.evict import Quotas
 from engine.worker import clock, layout
 from engine.worker.attest import Attestor
+from engine.worker.keeper import Keeper
 from engine.worker.lineage import die_with_parent, leave_quickly
 from engine.worker.messages import StepOrders, StepReport
 from engine.worker.mover import Mover
@@ -51,10 +54,15 @@ class PrefixStoreConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vllm is
         super().__init__(vllm_config, role, kv_cache_config)
         die_with_parent()
         extra = vllm_config.kv_transfer_config.kv_connector_extra_config
-        self._store = PrefixStore(Path(extra["store_dir"]), clock.now_s)
-        self._namespace = layout.namespace_digest(vllm_config, kv_cache_config, extra["identity"])
+        quotas = Quotas(extra.get("store_bytes_max"), extra.get("tenant_bytes_max"))
+        classes = {**RETENTION_S, **extra.get("retention_s", {})}
+        self._store = PrefixStore(Path(extra["store_dir"]), clock.now_s, quotas, classes)
+        namespace = layout.namespace_of(vllm_config, kv_cache_config, extra["identity"])
+        self._namespace = namespace.digest
+        self._store.describe(namespace)
         self._planner: Planner | None = None
         self._mover: Mover | None = None
+        self._keeper: Keeper | None = None
         if role == KVConnectorRole.SCHEDULER:
             block_tokens = int(kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size)
             attestor = Attestor.of(
@@ -128,6 +136,9 @@ class PrefixStoreConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vllm is
             raise layout.LayoutUnsupported(
                 f"a block has {self._mover.block_bytes} bytes, {expected} expected"
             )
+        # Beside the writer, which counts by what the last sweep has found.
+        self._keeper = Keeper(self._store)
+        self._keeper.start()
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:  # noqa: ARG002 -- vLLM's signature
         """vLLM: start this step's loads."""
@@ -160,7 +171,7 @@ class PrefixStoreConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vllm is
 
     def shutdown(self) -> None:
         """vLLM: the process is ending."""
-        for half in (self._planner, self._mover):
+        for half in (self._planner, self._mover, self._keeper):
             if half is not None:
                 half.close()
         leave_quickly()

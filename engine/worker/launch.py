@@ -34,6 +34,9 @@ def server_arguments(spec: WorkerSpec, identity: dict[str, str]) -> list[str]:
             "key_file": str(spec.key_file),
             "certificate_file": str(spec.certificate_file),
             "identity": identity,
+            "store_bytes_max": spec.store_bytes_max,
+            "tenant_bytes_max": spec.tenant_bytes_max,
+            "retention_s": dict(spec.retention_s),
         },
     }
     arguments = [

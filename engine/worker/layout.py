@@ -8,6 +8,7 @@ from typing import Any, Final
 from blake3 import blake3
 
 from engine.proof.prefix import ROOT_HASH
+from engine.store.namespace import Namespace
 
 _WEIGHTS: Final = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 _TOKENIZER: Final = ("tokenizer*", "special_tokens_map.json", "vocab*", "merges.txt")
@@ -35,8 +36,8 @@ def block_bytes(kv_cache_config: Any) -> int:
     return int(group.kv_cache_spec.page_size_bytes) * len(group.layer_names)
 
 
-def namespace_digest(vllm_config: Any, kv_cache_config: Any, identity: dict[str, str]) -> str:
-    """SHA-256 (hex) of everything that decides what the bytes of a block mean.
+def namespace_of(vllm_config: Any, kv_cache_config: Any, identity: dict[str, str]) -> Namespace:
+    """The namespace of a worker: its digest (SHA-256) covers all that decides what a block's bytes mean.
 
     Args:
         vllm_config: vLLM's whole configuration.
@@ -64,6 +65,16 @@ def namespace_digest(vllm_config: Any, kv_cache_config: Any, identity: dict[str,
         "ranks": int(vllm_config.parallel_config.world_size),
         "root_hash": ROOT_HASH.hex(),
     }
+    block_tokens = int(spec.block_size)
+    return Namespace(_digest(facts), promises_digest(identity, block_tokens), block_tokens, facts)
+
+
+def promises_digest(identity: dict[str, str], block_tokens: int) -> str:
+    """What is promised, apart from engine versions: weights, tokenizer, block size; hashes hold the scope."""
+    return _digest({"model": identity["model"], "block_tokens": block_tokens, "root_hash": ROOT_HASH.hex()})
+
+
+def _digest(facts: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 

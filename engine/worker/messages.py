@@ -4,13 +4,16 @@ from dataclasses import dataclass, field
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata, KVConnectorWorkerMetadata
 
+from engine.proof.prefix import ROOT_HASH
+
 
 @dataclass(frozen=True, slots=True)
 class BlockJob:
     """Consecutive full blocks of one request to load or to publish.
 
     ``first`` is the index of the first of them in the request. ``block_ids`` are rows of the KV cache,
-    ``block_hashes`` their names; both have the same length.
+    ``block_hashes`` their names; both have the same length. ``parent`` is the name of the block
+    before the first.
     """
 
     request_id: str
@@ -19,6 +22,7 @@ class BlockJob:
     first: int
     block_ids: tuple[int, ...]
     block_hashes: tuple[bytes, ...]
+    parent: bytes = ROOT_HASH
 
 
 @dataclass

@@ -128,7 +128,10 @@ class Mover:
         return report if report.loaded or report.refused else None
 
     def save(self, job: BlockJob) -> None:
-        """Publish a job's blocks and wait for it; those that are there already have their promise renewed."""
+        """Publish a job's blocks and wait for it; those that are there already have their promise renewed.
+
+        A block for which its quota has no room is not asked for again: it will be a miss.
+        """
         blocks = self._blocks_of(job)
         missing = self._writer.ask(
             lambda: [i for i, h in enumerate(job.block_hashes) if not blocks.renew(h, job.retention_class)],
@@ -139,16 +142,20 @@ class Mover:
             self._refused(job, 0)
             return
         for index in missing:
-            if self._publish(blocks, job, index) is Published.REFUSED:
+            published = self._publish(blocks, job, index)
+            if published is Published.REFUSED:
                 self._refused(job, index)
-                return
+            if published in (Published.REFUSED, Published.FULL):
+                return  # without its parent no later block is ever found
 
     def _publish(self, blocks: TenantBlocks, job: BlockJob, index: int) -> Published:
         if not self._store.writable():
             return Published.REFUSED
         block_hash = job.block_hashes[index]
         # Sealed here and now: a write that is given up may go on while the cache changes under it.
-        sealed = blocks.seal(block_hash, self._rows.views(job.block_ids[index]), job.retention_class)
+        parent = job.block_hashes[index - 1] if index else job.parent
+        views = self._rows.views(job.block_ids[index])
+        sealed = blocks.seal(block_hash, views, job.retention_class, parent)
         future = self._writer.start(lambda: blocks.publish_sealed(block_hash, sealed, job.retention_class))
         return answer(future, _SAVE_DEADLINE_S, Published.REFUSED)
 

@@ -7,6 +7,7 @@ Requests without our parameters or without a salt touch no store.
 import logging
 from typing import Any, Final
 
+from engine.proof.prefix import ROOT_HASH
 from engine.store.directory import Match, PrefixStore
 from engine.wire import RequestParams, WireInvalid
 from engine.worker import clock
@@ -56,37 +57,50 @@ class Planner:
         now_s = clock.monotonic_s()
         if tracked.lookup is None or not tracked.lookup.fits(device_tokens, now_s):
             tracked.lookup = self._ask(tracked, device_tokens, now_s)
-        blocks = self._answer(tracked.lookup, now_s)
-        return None if blocks is None else blocks * self._block_tokens
+        found = self._answer(tracked.lookup, now_s)
+        return None if found is None else found.blocks * self._block_tokens
 
     def _ask(self, tracked: Tracked, device_tokens: int, now_s: float) -> Lookup:
+        if tracked.lookup is not None:
+            self._release(tracked.lookup.match)
         wanted = tracked.wanted(device_tokens, self._block_tokens)
         if not wanted or tracked.load_failed:
-            return Lookup(device_tokens, now_s, None, 0)
+            return Lookup(device_tokens, now_s, None, Match(0))
         blocks = self._blocks_of(tracked)
-        return Lookup(device_tokens, now_s, self._patience.start(lambda: blocks.match(wanted)))
+        return Lookup(device_tokens, now_s, self._patience.start(lambda: blocks.hold(wanted)))
 
-    def _answer(self, lookup: Lookup, now_s: float) -> int | None:
-        if lookup.blocks is None and lookup.future is not None:
+    def _answer(self, lookup: Lookup, now_s: float) -> Match | None:
+        if lookup.match is None and lookup.future is not None:
             overdue = now_s - lookup.asked_at_s > _LOOKUP_DEADLINE_S
             if overdue or lookup.future.done():
-                lookup.blocks = answer(lookup.future, 0, Match(0)).blocks
+                lookup.match = answer(lookup.future, 0, Match(0))
             else:
                 try:
-                    lookup.blocks = lookup.future.result(timeout=_LOOKUP_WAIT_S).blocks
+                    lookup.match = lookup.future.result(timeout=_LOOKUP_WAIT_S)
                 except TimeoutError:
                     return None
-        return lookup.blocks
+        return lookup.match
+
+    def _release(self, found: Match | None) -> None:
+        """Unpin what a look-up found, off this thread."""
+        if found is not None and found.pin is not None:
+            self._patience.start(found.release)
 
     def admit(self, request: Any, block_ids: list[int], store_tokens: int) -> None:
         """The scheduler has admitted a request; order the load of ``store_tokens`` after its device hit."""
         tracked = self._tracked.get(request.request_id)
         if tracked is None or tracked.lookup is None:
             return  # the second call of an asynchronous load
-        device_tokens, tracked.lookup = tracked.lookup.device_tokens, None
+        lookup, tracked.lookup = tracked.lookup, None
+        device_tokens, found = lookup.device_tokens, lookup.match or Match(0)
         if tracked.first_admission:
             tracked.hit_device_tokens, tracked.hit_store_tokens = device_tokens, 0
-        if store_tokens:
+            tracked.owed_tokens = found.owed * self._block_tokens
+            tracked.admitted_blocks = store_tokens // self._block_tokens
+        if not store_tokens:
+            self._release(found)
+        else:
+            tracked.pinned = found
             first, end = (
                 device_tokens // self._block_tokens,
                 (device_tokens + store_tokens) // self._block_tokens,
@@ -119,6 +133,10 @@ class Planner:
             tracked.load_failed = tracked.load_failed or blocks == 0
             if tracked.first_admission:
                 tracked.hit_store_tokens = blocks * self._block_tokens
+                if blocks < tracked.admitted_blocks:
+                    self._ask_owed(tracked)
+            self._release(tracked.pinned)
+            tracked.pinned = None
         for request_id, index in report.refused.items():
             tracked = self._tracked.get(request_id)
             if tracked is not None:
@@ -127,26 +145,45 @@ class Planner:
     def finish(self, request: Any) -> dict[str, Any] | None:
         """Forget a request; the parameters of its answer, if it attests."""
         tracked = self._tracked.pop(request.request_id, None)
+        if tracked is not None:
+            self._release(tracked.pinned)
+            self._release(tracked.lookup.match if tracked.lookup is not None else None)
         if tracked is None or not tracked.attests or request.num_output_tokens == 0:
             return None
         blocks = self._blocks_of(tracked)
         full = request.num_prompt_tokens // self._block_tokens
         hashes = list(request.block_hashes[:full])
-        promised = self._patience.ask(lambda: blocks.promised_until(hashes), _PROMISE_WAIT_S, None)
+        kept_as = tracked.params.retention_class
+        promised = self._patience.ask(lambda: blocks.keep(hashes, kept_as), _PROMISE_WAIT_S, None)
         facts = PrefillFacts(
             prompt_ids=request.prompt_token_ids,
             hit_device_tokens=tracked.hit_device_tokens,
             hit_store_tokens=tracked.hit_store_tokens,
             promised_until=promised,
+            owed_tokens=self._owed_tokens(tracked),
         )
         _LOG.info(
-            "prefill %s: prompt %d, device hit %d, store hit %d",
+            "prefill %s: prompt %d, device hit %d, store hit %d, owed %d",
             tracked.params.request_id,
             request.num_prompt_tokens,
             facts.hit_device_tokens,
             facts.hit_store_tokens,
+            facts.owed_tokens,
         )
         return self._attestor.attest(tracked.params, facts).to_params()
+
+    def _ask_owed(self, tracked: Tracked) -> None:
+        """A load brought less than was found: are the rest owed (went early) or a miss (corrupt, lost)?"""
+        hit_tokens = tracked.hit_device_tokens + tracked.hit_store_tokens
+        rest, blocks = tracked.wanted(hit_tokens, self._block_tokens), self._blocks_of(tracked)
+        tracked.owed_late = self._patience.start(lambda: blocks.owed(rest))
+
+    def _owed_tokens(self, tracked: Tracked) -> int:
+        if tracked.owed_late is not None:
+            return answer(tracked.owed_late, _PROMISE_WAIT_S, 0) * self._block_tokens
+        # A load that never reported was no hit; nothing can be said of what lies behind it.
+        loaded = tracked.hit_store_tokens >= tracked.admitted_blocks * self._block_tokens
+        return tracked.owed_tokens if loaded else 0
 
     def close(self) -> None:
         """Ask nothing more."""
@@ -164,4 +201,5 @@ class Planner:
             first=first,
             block_ids=tuple(block_ids[first:end]),
             block_hashes=tuple(tracked.request.block_hashes[first:end]),
+            parent=tracked.request.block_hashes[first - 1] if first else ROOT_HASH,
         )

@@ -18,11 +18,11 @@ class Lookup:
     device_tokens: int
     asked_at_s: float
     future: "Future[Match] | None"
-    blocks: int | None = None
+    match: Match | None = None
 
     def fits(self, device_tokens: int, at_s: float) -> bool:
         """Whether its answer is still the one to use."""
-        waiting = self.blocks is None
+        waiting = self.match is None
         return self.device_tokens == device_tokens and (waiting or at_s - self.asked_at_s < _LOOKUP_KEPT_S)
 
 
@@ -30,8 +30,10 @@ class Lookup:
 class Tracked:
     """One request between `on_new_request` and `request_finished`.
 
-    ``hit_device_tokens`` and ``hit_store_tokens`` are of its first admission: what is found again after a
-    preemption was computed by the request itself. ``published_blocks`` is the save pointer.
+    ``hit_device_tokens``, ``hit_store_tokens`` and ``owed_tokens`` are of its first admission: what is found
+    again after a preemption was computed by the request itself. ``pinned`` holds what is being loaded;
+    ``owed_late`` asks what is owed of the blocks that a load did not bring. ``published_blocks`` is the save
+    pointer.
     """
 
     request: Any
@@ -39,6 +41,10 @@ class Tracked:
     lookup: Lookup | None = None
     hit_device_tokens: int = 0
     hit_store_tokens: int = 0
+    owed_tokens: int = 0
+    admitted_blocks: int = 0
+    pinned: Match | None = None
+    owed_late: "Future[int] | None" = None
     published_blocks: int = 0
     load_failed: bool = False
 

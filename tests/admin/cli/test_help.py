@@ -24,7 +24,8 @@ HEAVY = (
 )
 OF_THE_ISSUE = {
     "up", "status", "logs", "down", "tenant create", "tenant list", "key create", "key list", "key revoke",
-    "credit grant", "price list", "price show", "usage", "chat",
+    "credit grant", "price list", "price show", "usage", "chat", "store stat", "store verify", "store sweep",
+    "store erase", "store retire",
 }  # fmt: skip
 PRINTS_ROWS = OF_THE_ISSUE - {"up", "logs", "down"}
 

@@ -128,6 +128,16 @@ def test_loading_renews_a_promise_and_looking_up_does_not(blocks: TenantBlocks, 
     assert blocks.promised_until(HASHES[:1]) == first_end_s + 1000, "a longer promise is never shortened"
 
 
+def test_a_class_of_the_configuration_promises_what_it_says_and_an_unknown_one_what_chat_does(
+    tmp_path: Path, clock: Clock
+) -> None:
+    store = PrefixStore(tmp_path, clock, classes={**RETENTION_S, "batch": 60})
+    blocks = store.namespace(NAMESPACE, "ten_a")
+    for index, (retention_class, seconds) in enumerate((("batch", 60), ("nobody", RETENTION_S["chat"]))):
+        blocks.publish(HASHES[index], [memoryview(PAYLOAD)], retention_class)
+        assert blocks.promised_until(HASHES[index : index + 1]) == START_S + seconds
+
+
 def test_a_prefix_is_promised_as_long_as_its_first_block_to_go(blocks: TenantBlocks, clock: Clock) -> None:
     publish(blocks, HASHES[0])
     clock.at_s += 50

@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from engine.proof.prefix import ROOT_HASH
+from engine.store import block
 from engine.store.directory import Loaded, PrefixStore, Published
+from engine.store.evict import Quotas
 from engine.worker import clock, mover
 from engine.worker.messages import BlockJob, StepReport
 from engine.worker.mover import Load, Mover
@@ -89,6 +92,22 @@ def test_what_the_disk_refuses_is_reported_from_its_first_block_on(tmp_path: Pat
     writer = Mover(PrefixStore(blocked, clock.now_s), NAMESPACE, cache(1), LAYERS)
     writer.save(job([0, 1], HASHES[:2], first=5))
     assert writer.take_report() == StepReport(refused={"request": 5})
+
+
+def test_every_block_names_the_one_before_it(store: PrefixStore) -> None:
+    writer = Mover(store, NAMESPACE, cache(1), LAYERS)
+    writer.save(job([1, 2], HASHES[:2]))
+    writer.save(BlockJob("request", "ten_a", "chat", 2, (3, 4), HASHES[2:], HASHES[1]))
+    blocks = store.namespace(NAMESPACE, "ten_a")
+    parents = [block.read_header(blocks.path(block_hash)).parent for block_hash in HASHES]
+    assert parents == [ROOT_HASH, *HASHES[:3]]
+
+
+def test_a_block_that_finds_no_room_is_lost_and_holds_nobody_up(tmp_path: Path) -> None:
+    writer = Mover(PrefixStore(tmp_path, clock.now_s, Quotas(100)), NAMESPACE, cache(1), LAYERS)
+    writer.save(job([1, 2, 3, 4]))
+    assert writer.take_report() is None
+    assert not list(tmp_path.rglob("*.kv"))
 
 
 class StuckBlocks:

@@ -1,5 +1,6 @@
 """The scheduler's half alone, against a double of vLLM's request at the process border."""
 
+import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,13 +10,16 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.proof.attestation import PrefillAttestation
 from engine.proof.certificate import DeploymentKey, worker_ring
 from engine.proof.prefix import block_hashes
+from engine.store.block import Term
 from engine.store.directory import Match, PrefixStore
+from engine.store.places import Place, Removed, Remover
+from engine.store.tombstone import Reason
 from engine.wire import AnswerParams, RequestParams
 from engine.worker import clock
 from engine.worker.attest import Attestor
@@ -234,13 +238,147 @@ def test_a_promise_covers_every_full_block_of_the_prompt(store: PrefixStore, pla
         assert (promised is not None) == (request is whole)
 
 
+def break_promise(store: PrefixStore, block_hash: bytes) -> None:
+    """As the deployment's quota does: the block goes, a tombstone stays."""
+    place = Place(store.root, NAMESPACE, "ten_a")
+    term = Term.of(place.path(block_hash).stat())
+    remover = Remover(store.pins, clock.now_s)
+    done = remover.remove(place, block_hash, term, store.tombstones(place), Reason.QUOTA)
+    assert done is Removed.REMOVED
+
+
+def pins(store: PrefixStore) -> list[Path]:
+    return list(store.root.glob("pins/*.pin"))
+
+
+def until_unpinned(store: PrefixStore) -> None:
+    pause = threading.Event()
+    for _ in range(1000):
+        if not pins(store):
+            return
+        pause.wait(0.005)
+    raise AssertionError("still pinned")
+
+
+def test_a_broken_promise_is_attested_as_owed_behind_the_hit(store: PrefixStore, planner: Planner) -> None:
+    request = Request(list(range(1000)))
+    keep(store, request.block_hashes)
+    for index in range(10, 15):
+        break_promise(store, request.block_hashes[index])
+    planner.add(request)
+    assert asked(planner, request, device_tokens=64) == 576
+    planner.admit(request, list(range(20)), 576)
+    planner.learn(StepReport(loaded={"engine-id": 9}))
+    statement = attested(planner, request)
+    assert (statement.hit_tokens, statement.owed_tokens, statement.prompt_tokens) == (640, 320, 1000)
+
+
+def test_a_prompt_that_is_owed_whole_still_computes_its_last_block_at_its_own_cost(
+    store: PrefixStore, planner: Planner
+) -> None:
+    request = Request(list(range(640)))
+    keep(store, request.block_hashes)
+    for block_hash in request.block_hashes:
+        break_promise(store, block_hash)
+    planner.add(request)
+    assert asked(planner, request) == 0
+    planner.admit(request, list(range(20)), 0)
+    statement = attested(planner, request)
+    assert (statement.hit_tokens, statement.owed_tokens) == (0, 576)
+
+
+def test_a_block_that_goes_between_look_up_and_load_is_owed_and_a_corrupt_one_is_not(
+    store: PrefixStore, planner: Planner
+) -> None:
+    for first, owed in ((0, 640), (5000, 0)):
+        request = Request(list(range(first, first + 1000)))
+        keep(store, request.block_hashes)
+        planner.add(request)
+        assert asked(planner, request) == 960
+        planner.admit(request, list(range(20)), 960)
+        gone = request.block_hashes[5]
+        if owed:
+            until_lapsed(store)
+            break_promise(store, gone)
+        else:
+            store.namespace(NAMESPACE, "ten_a").quarantine(gone)
+        planner.learn(StepReport(loaded={"engine-id": 5}))
+        statement = attested(planner, request)
+        assert (statement.hit_tokens, statement.owed_tokens) == (320, owed)
+
+
+def until_lapsed(store: PrefixStore) -> None:
+    """Every pin has lapsed."""
+    for pin in pins(store):
+        os.utime(pin, (1, 1))
+
+
+def test_what_was_found_is_pinned_until_it_is_loaded(store: PrefixStore, planner: Planner) -> None:
+    request = Request(list(range(1000)))
+    keep(store, request.block_hashes)
+    planner.add(request)
+    asked(planner, request)
+    planner.admit(request, list(range(20)), 960)
+    (pin,) = pins(store)
+    assert len(pin.read_text().splitlines()) == 15
+    planner.learn(StepReport(loaded={"engine-id": 15}))
+    until_unpinned(store)
+
+
+def test_a_request_that_ends_before_its_load_leaves_no_pin(store: PrefixStore, planner: Planner) -> None:
+    for admitted in (True, False):
+        request = Request(list(range(1000)))
+        keep(store, request.block_hashes)
+        planner.add(request)
+        asked(planner, request)
+        if admitted:
+            planner.admit(request, list(range(20)), 960)
+        assert pins(store)
+        planner.finish(request)
+        until_unpinned(store)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    prompt=st.integers(1, 500),
+    states=st.lists(st.sampled_from(["there", "owed", "missing"]), min_size=8, max_size=8),
+    device=st.integers(0, 7),
+    lost=st.integers(0, 8),
+)
+def test_hit_and_owed_never_reach_the_prompt_and_owed_is_only_what_was_promised(
+    tmp_path_factory: pytest.TempPathFactory, prompt: int, states: list[str], device: int, lost: int
+) -> None:
+    store = PrefixStore(tmp_path_factory.mktemp("store"), clock.now_s)
+    planner = Planner(store, Attestor("prefill-0", KEY, CERTIFICATE, NAMESPACE, 64))
+    request = Request(list(range(prompt)))
+    for block_hash, state in zip(request.block_hashes, states, strict=False):
+        if state != "missing":
+            keep(store, [block_hash])
+        if state == "owed":
+            break_promise(store, block_hash)
+    device_tokens = min(device, (prompt - 1) // 64) * 64
+    planner.add(request)
+    found = asked(planner, request, device_tokens)
+    planner.admit(request, list(range(20)), found)
+    loaded = max(0, found // 64 - lost)
+    if found:
+        planner.learn(StepReport(loaded={"engine-id": loaded}))
+    statement = attested(planner, request)
+    assert statement.hit_tokens == device_tokens + loaded * 64
+    assert statement.hit_tokens + statement.owed_tokens <= prompt - 1
+    first, end = statement.hit_tokens // 64, (statement.hit_tokens + statement.owed_tokens) // 64
+    assert "missing" not in states[first:end]
+    assert states[first:end][:1] in ([], ["owed"])
+    planner.close()
+
+
 class StuckBlocks:
     """A disk that answers when it is let go."""
 
     def __init__(self) -> None:
         self.release = threading.Event()
 
-    def match(self, hashes: Sequence[bytes]) -> Match:
+    def hold(self, hashes: Sequence[bytes]) -> Match:
         self.release.wait(30)
         return Match(len(hashes))
 
