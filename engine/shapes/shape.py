@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -18,9 +19,13 @@ class WorkerSpec:
     """One vLLM worker. Paths are absolute; sizes in bytes, times in seconds.
 
     ``cpu_cores`` None leaves the threads unbound. ``context_tokens`` None takes the model's own maximum.
-    ``batched_tokens_max`` is the prefill chunk of a step. ``key_file`` (PEM, mode 0600) signs attestations;
-    ``certificate_file`` holds the deployment's certificate for it. ``recipe_version`` is part of the store's
-    namespace: a new way of rendering prompts starts with an empty one.
+    ``batched_tokens_max`` is the prefill chunk of a step. With ``step_budget_s`` a chunk also takes no longer
+    than that, prompts are served by cost and fairly between tenants, and a greedy answer may depend on the
+    load; None leaves fixed chunks, first come, first served.
+
+    ``key_file`` (PEM, mode 0600) signs attestations; ``certificate_file`` holds the deployment's certificate
+    for it. ``recipe_version`` is part of the store's namespace: a new way of rendering prompts starts with an
+    empty one.
     """
 
     name: str
@@ -36,6 +41,7 @@ class WorkerSpec:
     cpu_cores: tuple[int, ...] | None = None
     threads: int = 1
     batched_tokens_max: int = 512
+    step_budget_s: float | None = None
     sequences_max: int = 32
     block_tokens: int = 64
     dtype: str = "auto"
@@ -49,6 +55,8 @@ class WorkerSpec:
         for name in ("kv_cache_bytes", "threads", "batched_tokens_max", "sequences_max", "block_tokens"):
             if getattr(self, name) < 1:
                 raise SpecInvalid(f"{name} must be at least 1")
+        if self.step_budget_s is not None and not 0 < self.step_budget_s < math.inf:
+            raise SpecInvalid("step_budget_s must be above 0, or null for none")
         if self.shutdown_timeout_s < 1:
             raise SpecInvalid("shutdown_timeout_s must be at least 1: without it a stop hangs the clients")
         if len(str(self.socket).encode()) > 100:
