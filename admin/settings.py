@@ -23,6 +23,18 @@ class SettingsMissing(RuntimeError):
     """A process that belongs to a stack was started without its settings."""
 
 
+class SettingsInvalid(RuntimeError):
+    """A variable of the environment has a value that means nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreQuotas:
+    """Limits of the prefix store in bytes: of all blocks, of what a tenant is promised. None: no limit."""
+
+    store_bytes_max: int | None = None
+    tenant_bytes_max: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
     """How the gateway reaches one worker; paths are absolute."""
@@ -86,6 +98,22 @@ def own_servers() -> OwnServers:
         if scheme in ("postgres", "postgresql"):
             database = f"postgresql+asyncpg://{rest}"
     return OwnServers(database, os.environ.get(PREFIX + "VALKEY_URL") or None)
+
+
+def store_quotas() -> StoreQuotas:
+    """Read ``KVITTO_STORE_BYTES_MAX`` and ``KVITTO_TENANT_BYTES_MAX``.
+
+    Raises:
+        SettingsInvalid: one of them is no whole number of bytes.
+    """
+    return StoreQuotas(_bytes_max("STORE_BYTES_MAX"), _bytes_max("TENANT_BYTES_MAX"))
+
+
+def _bytes_max(name: str) -> int | None:
+    written = os.environ.get(PREFIX + name) or None
+    if written is not None and not (written.isascii() and written.isdecimal()):
+        raise SettingsInvalid(f"{PREFIX}{name} is {written!r}: write a whole number of bytes")
+    return None if written is None else int(written)
 
 
 def data_dir_from_environment() -> Path | None:

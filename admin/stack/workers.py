@@ -59,6 +59,7 @@ class Workers:
 
     def command(self, worker: WorkerSettings, model: Model, cores: tuple[int, ...] | None) -> Command:
         """Write the worker's spec and say how to start it."""
+        quotas = settings.store_quotas()
         spec = WorkerSpec(
             name=worker.name,
             role=worker.role,
@@ -70,6 +71,8 @@ class Workers:
             certificate_file=worker.certificate_file,
             cpu_cores=cores,
             recipe_version=registry.VERSION,
+            store_bytes_max=quotas.store_bytes_max,
+            tenant_bytes_max=quotas.tenant_bytes_max,
         )
         spec.store_dir.mkdir(mode=0o700, exist_ok=True)
         spec_file = self.folder / f"{worker.name}.json"

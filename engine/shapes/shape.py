@@ -2,10 +2,11 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 
 Role = Literal["prefill", "decode", "both"]
 
@@ -14,16 +15,31 @@ class SpecInvalid(ValueError):
     """A worker's spec file that cannot be used; the message says what is wrong with which field."""
 
 
+_LEAST: Final = {
+    "kv_cache_bytes": 1,
+    "threads": 1,
+    "batched_tokens_max": 1,
+    "sequences_max": 1,
+    "block_tokens": 1,
+    "store_bytes_max": 0,
+    "tenant_bytes_max": 0,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
     """One vLLM worker. Paths are absolute; sizes in bytes, times in seconds.
 
     ``cpu_cores`` None leaves the threads unbound. ``context_tokens`` None takes the model's own maximum.
-    ``batched_tokens_max`` is the prefill chunk of a step. ``key_file`` (PEM, mode 0600) signs attestations;
-    ``certificate_file`` holds the deployment's certificate for it. ``recipe_version`` is part of the store's
-    namespace: a new way of rendering prompts starts with an empty one. ``store_bytes_max`` limits the block
-    files of the whole store, ``tenant_bytes_max`` what is promised or owed to any one tenant; None: no limit.
-    ``retention_s`` adds retention classes, or changes how many seconds the known ones promise.
+    ``batched_tokens_max`` is the prefill chunk of a step. With ``step_budget_s`` a chunk also takes no longer
+    than that, prompts are served by cost and fairly between tenants, and a greedy answer may depend on the
+    load; None leaves fixed chunks, first come, first served.
+
+    ``key_file`` (PEM, mode 0600) signs attestations; ``certificate_file`` holds the deployment's certificate
+    for it. ``recipe_version`` is part of the store's namespace: a new way of rendering prompts starts with an
+    empty one. ``store_bytes_max`` limits the block files of the whole store, ``tenant_bytes_max`` what is
+    promised or owed to any one tenant; None: no limit. ``retention_s`` adds retention classes, or changes how
+    many seconds the known ones promise.
     """
 
     name: str
@@ -39,6 +55,7 @@ class WorkerSpec:
     cpu_cores: tuple[int, ...] | None = None
     threads: int = 1
     batched_tokens_max: int = 512
+    step_budget_s: float | None = None
     sequences_max: int = 32
     block_tokens: int = 64
     dtype: str = "auto"
@@ -52,16 +69,15 @@ class WorkerSpec:
     def __post_init__(self) -> None:
         if self.role not in ("prefill", "decode", "both"):
             raise SpecInvalid(f"role is {self.role!r}")
-        for name in ("kv_cache_bytes", "threads", "batched_tokens_max", "sequences_max", "block_tokens"):
-            if getattr(self, name) < 1:
-                raise SpecInvalid(f"{name} must be at least 1")
-        for name in ("store_bytes_max", "tenant_bytes_max"):
-            quota = getattr(self, name)
-            if quota is not None and quota < 0:
-                raise SpecInvalid(f"{name} must not be negative")
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise SpecInvalid(f"{name} must be at least {least}")
         for name, seconds in self.retention_s.items():
             if seconds < 1:
                 raise SpecInvalid(f"retention_s of {name!r} must be at least 1")
+        if self.step_budget_s is not None and not 0 < self.step_budget_s < math.inf:
+            raise SpecInvalid("step_budget_s must be above 0, or null for none")
         if self.shutdown_timeout_s < 1:
             raise SpecInvalid("shutdown_timeout_s must be at least 1: without it a stop hangs the clients")
         if len(str(self.socket).encode()) > 100:

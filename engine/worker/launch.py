@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from engine.shapes.shape import SpecInvalid, WorkerSpec
 from engine.worker.lineage import die_with_parent, lead_group
+from engine.worker.pacer import PACE_CONFIG
 
 if __name__ in ("__main__", "__mp_main__"):
     die_with_parent()
@@ -60,6 +61,13 @@ def server_arguments(spec: WorkerSpec, identity: dict[str, str]) -> list[str]:
         "--enforce-eager",
         "--disable-uvicorn-access-log",
     ]
+    if spec.step_budget_s is not None:
+        pace = {
+            "step_budget_s": spec.step_budget_s,
+            "law_dir": str(spec.key_file.parent / "cost"),
+            "model": identity["model"],
+        }
+        arguments += ["--additional-config", json.dumps({PACE_CONFIG: pace})]
     if spec.context_tokens is not None:
         arguments += ["--max-model-len", str(spec.context_tokens)]
     return arguments

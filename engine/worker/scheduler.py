@@ -1,14 +1,39 @@
-"""vLLM's scheduler with one change: the tail of a prompt behind its last full block is a step of its own.
+"""vLLM's scheduler with two changes, both on the hook it asks for the size of every chunk.
 
-A warm prompt loads its full blocks and computes the tail. A cold one would compute the tail in the middle of
-a larger chunk, whose matrix products round differently, and greedy answers could part at a near tie. Split
-here, cold, warm and handed-off prompts run the same last step over the same bytes. It costs a cold prompt one
-small step. Chunks fitted to a time budget, cost order and fairness come with issue 3, on the same hook.
+*The tail.* What is behind a prompt's last full block is a step of its own. A warm prompt loads its full
+blocks and computes the tail. A cold one would compute the tail in the middle of a larger chunk, whose matrix
+products round differently, and greedy answers could part at a near tie. Split here, cold, warm and handed-off
+prompts run the same last step over the same bytes. It costs a cold prompt one small step.
+
+*The pace*, where the worker's spec has a step budget. Once a step the queues are put in the policy's order,
+and chunks are cut to the time that is left (`engine.worker.pacer`). What fails in it is counted and logged,
+and the step is vLLM's own: an exception here would end the engine for every request.
 """
 
-from typing import Any
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.platforms import current_platform
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.request_queue import FCFSRequestQueue
+from vllm.v1.core.sched.scheduler import PauseState, Scheduler
+from vllm.v1.request import RequestStatus
+
+from engine.cost import Work
+from engine.policy import Prompt
+from engine.wire import TENANT
+from engine.worker import clock
+from engine.worker.pacer import PACE_CONFIG, Pacer, StepPlan
+
+if TYPE_CHECKING:
+    from vllm.v1.core.sched.scheduler import Scheduler as _Base
+else:
+    _Base = object
+
+_LOG: Final = logging.getLogger("vllm.kvitto.scheduler")
+_MEASURES_MAX: Final = 64
+Result = TypeVar("Result")
 
 
 def split_tail(computed_tokens: int, chunk_tokens: int, total_tokens: int, block_tokens: int) -> int:
@@ -18,9 +43,174 @@ def split_tail(computed_tokens: int, chunk_tokens: int, total_tokens: int, block
     return boundary - computed_tokens if crosses else chunk_tokens
 
 
-class TailScheduler(Scheduler):  # type: ignore[misc]  # vllm is untyped here
-    """vLLM's scheduler, which asks `_reserve_prefill_lookahead` for the size of every chunk."""
+class PacedMixin(_Base):  # type: ignore[misc]  # vllm is untyped here
+    """Put before one of vLLM's schedulers. ``policy_faults`` counts what fell back to vLLM's own decision."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.policy_faults = 0
+        self._plan: StepPlan | None = None
+        self._held_back: list[Any] = []
+        self._measures: dict[int, tuple[Work, int, float]] = {}
+        self._ended_s = 0.0
+        self._pacer: Pacer | None = self._guarded(self._make_pacer, None)
+
+    def schedule(self, throttle_prefills: bool = False) -> Any:
+        """vLLM: decide a step."""
+        self._plan = None
+        if self._pacer is None or self._pause_state != PauseState.UNPAUSED:
+            return super().schedule(throttle_prefills)
+        pacer, started_s = self._pacer, clock.monotonic_s()
+        self._guarded(lambda: self._arrange(pacer), None)
+        try:
+            output = super().schedule(throttle_prefills)
+        finally:
+            self.kv_holding_waiting.extend(self._held_back)
+            self._held_back = []
+        self._guarded(lambda: self._account(pacer, output, started_s), None)
+        return output
+
+    def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
+        """vLLM: a step has been computed."""
+        outputs = super().update_from_output(scheduler_output, model_runner_output)
+        pacer = self._pacer
+        if pacer is not None:
+            self._guarded(lambda: self._measure(pacer, scheduler_output), None)
+        return outputs
+
+    def shutdown(self) -> None:
+        """vLLM: the engine is ending."""
+        if self._pacer is not None:
+            self._guarded(self._pacer.close, None)
+        super().shutdown()
 
     def _reserve_prefill_lookahead(self, request: Any, num_computed_tokens: int, num_new_tokens: int) -> int:
-        chunk = super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens)
-        return split_tail(num_computed_tokens, chunk, request.num_tokens, self.block_size)
+        chunk = num_new_tokens
+        plan = self._plan if _is_prompt(request, num_computed_tokens) else None
+        if plan is not None:
+            name = request.request_id
+            chunk = self._guarded(
+                lambda: plan.chunk(name, num_computed_tokens, num_new_tokens), num_new_tokens
+            )
+        chunk = super()._reserve_prefill_lookahead(request, num_computed_tokens, chunk)
+        chunk = split_tail(num_computed_tokens, chunk, request.num_tokens, self.block_size)
+        if plan is not None:
+            self._guarded(lambda: plan.budget.spend(num_computed_tokens, chunk), None)
+        return chunk
+
+    def _make_pacer(self) -> Pacer | None:
+        additional = self.vllm_config.additional_config
+        config = additional.get(PACE_CONFIG) if isinstance(additional, dict) else None
+        if config is None:
+            return None
+        queues = (self.waiting, self.kv_holding_waiting)
+        fcfs = all(isinstance(queue, FCFSRequestQueue) for queue in queues)
+        chunked = self.scheduler_config.enable_chunked_prefill and not self.need_mamba_block_aligned_split
+        if not (fcfs and chunked):
+            _LOG.warning("this model or policy cannot be paced; the scheduling is vLLM's own")
+            return None
+        return Pacer.of(config, current_platform.get_device_name())
+
+    def _guarded(self, decide: Callable[[], Result], otherwise: Result) -> Result:
+        try:
+            return decide()
+        except Exception:
+            self._plan = None
+            self.policy_faults += 1
+            # The 1st, 2nd, 4th, ...: a fault of every step must not fill the disk.
+            if self.policy_faults.bit_count() == 1:
+                _LOG.exception("the prefill policy failed, %d times so far", self.policy_faults)
+            return otherwise
+
+    def _arrange(self, pacer: Pacer) -> None:
+        """Plan the step and put the queues in its order; who must give way is held back for the step."""
+        running = [request for request in self.running if _is_prompt(request, request.num_computed_tokens)]
+        holding = self._ready(self.kv_holding_waiting)
+        taken = len(self.running) + self.num_waiting_for_streaming_input
+        waiting = self._ready(self.waiting) if taken < self.max_num_active_reqs else []
+        decode = Work()
+        for request in self.running:
+            if not _is_prompt(request, request.num_computed_tokens):
+                decode += Work.chunk(request.num_computed_tokens, 1)
+        placed = _prompts([*running, *holding])
+        plan = pacer.plan(placed, _prompts(waiting), decode, self.max_num_scheduled_tokens)
+        held_back = [request for request in holding if plan.placed[request.request_id] == 0]
+        ordered = _in_order(self.waiting, plan)
+        kept = [
+            request
+            for request in _in_order(self.kv_holding_waiting, plan)
+            if plan.placed.get(request.request_id) != 0
+        ]
+        self._plan, self._held_back = plan, held_back
+        for queue, requests in ((self.waiting, ordered), (self.kv_holding_waiting, kept)):
+            queue.clear()
+            queue.extend(requests)
+
+    def _ready(self, queue: Iterable[Any]) -> list[Any]:
+        """Requests of a queue that vLLM would take now."""
+        return [request for request in queue if self._is_ready(request)]
+
+    def _is_ready(self, request: Any) -> bool:
+        if request.status == RequestStatus.WAITING_FOR_REMOTE_KVS:
+            return request.request_id in self.finished_recving_kv_req_ids
+        if request.status == RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR:
+            return getattr(request.structured_output_request, "grammar", None) is not None
+        return not self._is_blocked_waiting_status(request.status)
+
+    def _account(self, pacer: Pacer, output: Any, started_s: float) -> None:
+        work, largest = {}, 0
+        for request_id, tokens in output.num_scheduled_tokens.items():
+            context = self.requests[request_id].num_computed_tokens - tokens
+            work[request_id] = Work.chunk(context, tokens)
+            largest = max(largest, tokens)
+        if self._plan is not None:
+            pacer.scheduled(self._plan, work)
+        if len(self._measures) >= _MEASURES_MAX:
+            self._measures.clear()  # vLLM has dropped steps without an answer
+        if work:
+            self._measures[id(output)] = sum(work.values(), Work()), largest, started_s
+
+    def _measure(self, pacer: Pacer, output: Any) -> None:
+        """A step runs from its decision, or from the end of the one before if that was still running then."""
+        now_s, last_s = clock.monotonic_s(), self._ended_s
+        self._ended_s = now_s
+        measure = self._measures.pop(id(output), None)
+        if measure is not None:
+            work, largest, started_s = measure
+            pacer.measured(work, largest, now_s - max(started_s, last_s))
+
+
+class TailScheduler(PacedMixin, Scheduler):  # type: ignore[misc]  # vllm is untyped here
+    """For platforms whose steps do not overlap (CPU)."""
+
+
+class AsyncTailScheduler(PacedMixin, AsyncScheduler):  # type: ignore[misc]  # vllm is untyped here
+    """For accelerators, where the next step is decided while one is running."""
+
+
+def _is_prompt(request: Any, computed_tokens: int) -> bool:
+    """Whether more than one known token is left: prefill. Images keep the chunks that vLLM cuts for them."""
+    return bool(request.num_tokens - computed_tokens > 1) and not request.has_encoder_inputs
+
+
+def _prompts(requests: Iterable[Any]) -> list[Prompt]:
+    return [
+        Prompt(
+            request_id=request.request_id,
+            tenant=_tenant(request),
+            arrived_s=request.arrival_time,
+            computed_tokens=min(request.num_computed_tokens, request.num_tokens - 1),
+            total_tokens=request.num_tokens,
+        )
+        for request in requests
+    ]
+
+
+def _tenant(request: Any) -> str:
+    """The tenant that the cluster names; a request of nobody's is of its salt's."""
+    return str((request.kv_transfer_params or {}).get(TENANT) or request.cache_salt or "")
+
+
+def _in_order(queue: Iterable[Any], plan: StepPlan) -> list[Any]:
+    """A queue in the plan's order; first what the plan leaves out, which vLLM looks at and mostly skips."""
+    return sorted(queue, key=lambda request: plan.rank.get(request.request_id, -1))

@@ -165,3 +165,17 @@ def test_a_large_log_is_moved_aside_and_followed_from_its_new_beginning(tmp_path
     assert (tmp_path / "part.log.1").stat().st_size == journal.LOG_BYTES_MAX + 1
     log.write_text("fresh\n")
     assert list(journal.read((log,), follow=False)) == ["fresh"]
+
+
+def test_quotas_of_the_store_are_whole_bytes_or_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settings.store_quotas() == settings.StoreQuotas(None, None)
+    monkeypatch.setenv("KVITTO_STORE_BYTES_MAX", "1000000")
+    monkeypatch.setenv("KVITTO_TENANT_BYTES_MAX", "0")
+    assert settings.store_quotas() == settings.StoreQuotas(1_000_000, 0)
+
+
+@pytest.mark.parametrize("written", ["1 GB", "-1", "1e9", "many"])
+def test_a_quota_that_is_no_number_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, written: str) -> None:
+    monkeypatch.setenv("KVITTO_STORE_BYTES_MAX", written)
+    with pytest.raises(settings.SettingsInvalid, match="KVITTO_STORE_BYTES_MAX"):
+        settings.store_quotas()

@@ -23,7 +23,7 @@ SPEC = WorkerSpec(
 
 
 def test_a_spec_survives_its_file(tmp_path: Path) -> None:
-    for spec in (SPEC, dataclasses.replace(SPEC, cpu_cores=None, context_tokens=2048)):
+    for spec in (SPEC, dataclasses.replace(SPEC, cpu_cores=None, context_tokens=2048, step_budget_s=0.1)):
         spec.write(tmp_path / "spec.json")
         assert WorkerSpec.read(tmp_path / "spec.json") == spec
 
@@ -37,6 +37,8 @@ def test_a_spec_survives_its_file(tmp_path: Path) -> None:
         {"store_bytes_max": -1},
         {"retention_s": {"batch": 0}},
         {"tenant_bytes_max": -1},
+        {"step_budget_s": 0},
+        {"step_budget_s": float("nan")},
         {"socket": "/" + "s" * 120},
         {"unknown": 1},
     ],

@@ -196,34 +196,53 @@ class Pair:
     store_dir: Path
 
 
-@pytest.fixture(scope="module")
-def worker_pair(model_dir: Path) -> Iterator[Pair]:
-    """A prefill and a decode worker, each on its own core, sharing one store."""
-    folder = Path(tempfile.mkdtemp(prefix="kvw-", dir="/tmp"))
-    deployment = DeploymentKey.generate()
-    store_dir = folder / "store"
+@dataclass(frozen=True)
+class Place:
+    """Where the workers of a test module keep their files: a folder short enough for sockets."""
 
-    def make(name: str, role: Role) -> Worker:
+    folder: Path
+    model_dir: Path
+    deployment: DeploymentKey = field(default_factory=DeploymentKey.generate)
+
+    @property
+    def store_dir(self) -> Path:
+        return self.folder / "store"
+
+    def worker(self, name: str, role: Role) -> Worker:
+        """A worker with a key and a certificate, not started."""
         key = Ed25519PrivateKey.generate()
-        key_file, certificate_file = folder / f"{name}.pem", folder / f"{name}.certificate"
+        key_file, certificate_file = self.folder / f"{name}.pem", self.folder / f"{name}.certificate"
         key_file.write_bytes(signed.private_pem(key))
-        certificate_file.write_text(deployment.certify(name, key.public_key(), 1))
+        certificate_file.write_text(self.deployment.certify(name, key.public_key(), 1))
         spec = WorkerSpec(
             name=name,
             role=role,
-            model_dir=model_dir,
+            model_dir=self.model_dir,
             served_name="smollm2-135m-instruct",
-            socket=folder / f"{name}.sock",
-            store_dir=store_dir,
+            socket=self.folder / f"{name}.sock",
+            store_dir=self.store_dir,
             key_file=key_file,
             certificate_file=certificate_file,
             kv_cache_bytes=256 * 1024**2,
             cpu_cores=default_cores(role, os.cpu_count() or 1),
             threads=1,
         )
-        return Worker(spec, deployment, folder / f"{name}.log")
+        return Worker(spec, self.deployment, self.folder / f"{name}.log")
 
-    pair = Pair(make("prefill-0", "prefill").start(), make("decode-0", "decode").start(), store_dir)
+
+@pytest.fixture(scope="module")
+def place(model_dir: Path) -> Iterator[Place]:
+    """A folder for workers, gone afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="kvw-", dir="/tmp"))
+    yield Place(folder, model_dir)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def worker_pair(place: Place) -> Iterator[Pair]:
+    """A prefill and a decode worker, each on its own core, sharing one store."""
+    prefill, decode = place.worker("prefill-0", "prefill"), place.worker("decode-0", "decode")
+    pair = Pair(prefill.start(), decode.start(), place.store_dir)
     try:
         pair.prefill.wait_ready()
         pair.decode.wait_ready()
@@ -231,7 +250,6 @@ def worker_pair(model_dir: Path) -> Iterator[Pair]:
     finally:
         for worker in (pair.prefill, pair.decode):
             worker.stop()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,167 @@
+"""Which prompts a step computes, and how much of each: cheapest first, but nobody waits for ever.
+
+Between tenants the order is weighted fair queueing. Each tenant has a virtual time, the seconds it was served
+divided by its weight; the tenant whose next chunk would *end* earliest in virtual time goes first. A tenant
+that comes back from idling starts at the time of the least served: it neither saves up nor owes. So while a
+request of cost ``s`` and weight ``w`` is worked off, another tenant of weight ``w'`` gets at most ``s·w'/w``,
+and what was running when the request came: its share plus one step.
+
+Within a tenant the order is by remaining cost, less ``ageing`` for each second waited. Both sides of a
+comparison age alike, so a request of remaining cost ``s`` is passed only by what came within ``s / ageing``
+seconds after it.
+"""
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from engine.cost import CHUNK_FLOOR_TOKENS, CostLaw, Work
+
+AGEING: Final = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt that is not computed to its end. ``arrived_s`` is of any clock that all prompts share."""
+
+    request_id: str
+    tenant: str
+    arrived_s: float
+    computed_tokens: int
+    total_tokens: int
+
+    @property
+    def remaining(self) -> Work:
+        """What is left to compute."""
+        return Work.chunk(self.computed_tokens, self.total_tokens - self.computed_tokens)
+
+
+@dataclass(slots=True)
+class StepBudget:
+    """What is left of a step, in seconds and in tokens, while its chunks are handed out.
+
+    The first chunk has at least ``floor_tokens``, whatever the time, so that each step makes progress.
+    """
+
+    law: CostLaw
+    left_s: float
+    left_tokens: int
+    floor_tokens: int = CHUNK_FLOOR_TOKENS
+    chunks: int = 0
+
+    @classmethod
+    def of(cls, law: CostLaw, step_s: float, tokens_max: int, decode: Work) -> "StepBudget":
+        """A step of ``step_s`` seconds and ``tokens_max`` tokens that also computes ``decode``."""
+        return cls(law, step_s - law.step_s(decode), tokens_max - decode.tokens)
+
+    @property
+    def quantum_s(self) -> float:
+        """Seconds of prefill in this step; the floor's where there is less."""
+        return max(self.left_s, self.law.work_s(Work.chunk(0, self.floor_tokens)))
+
+    def offer(self, context_tokens: int, wanted_tokens: int) -> int:
+        """The chunk that fits behind ``context_tokens`` computed tokens; 0 when the step is full."""
+        floor = 0 if self.chunks else self.floor_tokens
+        wanted_tokens = max(min(wanted_tokens, self.left_tokens), 0)
+        return self.law.chunk(self.left_s, context_tokens, wanted_tokens, floor)
+
+    def spend(self, context_tokens: int, tokens: int) -> None:
+        """Take off the chunk that was scheduled."""
+        if tokens:
+            self.chunks += 1
+            self.left_tokens -= tokens
+            self.left_s -= self.law.work_s(Work.chunk(context_tokens, tokens))
+
+
+@dataclass(slots=True)
+class _Backlog:
+    """Prompts of one tenant, next first; ``start`` is the virtual time at which the next is served."""
+
+    prompts: list[tuple[float, Prompt]]
+    start: float
+    weight: float
+    taken: int = 0
+
+    def next(self, quantum_s: float) -> tuple[float, float, str]:
+        """Key of the next prompt among tenants: virtual end of its chunk, age, name."""
+        cost_s, prompt = self.prompts[self.taken]
+        return self.start + min(cost_s, quantum_s) / self.weight, prompt.arrived_s, prompt.request_id
+
+    def pop(self, quantum_s: float) -> Prompt:
+        cost_s, prompt = self.prompts[self.taken]
+        self.start += min(cost_s, quantum_s) / self.weight
+        self.taken += 1
+        return prompt
+
+
+@dataclass(slots=True)
+class FairOrder:
+    """Keeps the tenants' virtual times. A tenant without a weight has 1; weights are above 0."""
+
+    weights: Mapping[str, float] = field(default_factory=dict)
+    ageing: float = AGEING
+    _served: dict[str, float] = field(default_factory=dict)
+    _waiting: frozenset[str] = frozenset()
+    _now: float = 0.0
+
+    def order(self, prompts: Iterable[Prompt], law: CostLaw, quantum_s: float) -> list[Prompt]:
+        """Prompts in the order in which to hand out steps of ``quantum_s`` seconds of prefill."""
+        by_tenant: dict[str, list[tuple[float, Prompt]]] = {}
+        for prompt in prompts:
+            costed = (law.work_s(prompt.remaining), prompt)
+            by_tenant.setdefault(prompt.tenant, []).append(costed)
+        self._advance(frozenset(by_tenant))
+        backlogs = {
+            tenant: _Backlog(sorted(costed, key=self._key), self._served[tenant], self._weight(tenant))
+            for tenant, costed in by_tenant.items()
+        }
+        heap = [(backlog.next(quantum_s), tenant) for tenant, backlog in backlogs.items()]
+        heapq.heapify(heap)
+        ordered = []
+        while heap:
+            _, tenant = heapq.heappop(heap)
+            backlog = backlogs[tenant]
+            ordered.append(backlog.pop(quantum_s))
+            if backlog.taken < len(backlog.prompts):
+                heapq.heappush(heap, (backlog.next(quantum_s), tenant))
+        return ordered
+
+    def charge(self, tenant: str, seconds: float) -> None:
+        """A tenant was given ``seconds`` of prefill."""
+        self._served[tenant] = self._served.get(tenant, self._now) + seconds / self._weight(tenant)
+
+    def _weight(self, tenant: str) -> float:
+        return self.weights.get(tenant, 1.0)
+
+    def _key(self, costed: tuple[float, Prompt]) -> tuple[float, float, str]:
+        cost_s, prompt = costed
+        return cost_s + self.ageing * prompt.arrived_s, prompt.arrived_s, prompt.request_id
+
+    def _advance(self, waiting: frozenset[str]) -> None:
+        """Virtual time follows the least served of those who went on waiting; without any it begins anew."""
+        stayed = self._waiting & waiting
+        if not stayed:
+            self._served, self._now = {}, 0.0
+        else:
+            self._now = max(self._now, min(self._served[tenant] for tenant in stayed))
+        for tenant in waiting - stayed:
+            self._served[tenant] = max(self._served.get(tenant, 0.0), self._now)
+        self._served = {
+            tenant: served
+            for tenant, served in self._served.items()
+            if tenant in waiting or served > self._now
+        }
+        self._waiting = waiting
+
+
+def share_step(ordered: Sequence[Prompt], budget: StepBudget) -> dict[str, int]:
+    """Tokens of each prompt in a step, by request id, in order until the step is full."""
+    chunks: dict[str, int] = {}
+    for prompt in ordered:
+        chunk = budget.offer(prompt.computed_tokens, prompt.total_tokens - prompt.computed_tokens)
+        if chunk == 0:
+            break
+        budget.spend(prompt.computed_tokens, chunk)
+        chunks[prompt.request_id] = chunk
+    return chunks

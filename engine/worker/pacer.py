@@ -1,0 +1,145 @@
+"""What the scheduler asks once a step: which prompts, how much of each. Knows nothing of vLLM.
+
+It joins the policy, the fitted law and the law's file. A prompt that holds a place (it runs, or its blocks
+are loaded) gets the chunk that the plan gives it, which is 0 when a better one waits. The waiting one may
+then not be admitted after all, for want of memory or because its blocks must be loaded first; a step that
+gave way for nothing is followed by steps in which nobody gives way.
+"""
+
+import dataclasses
+import hashlib
+import json
+import logging
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+
+from engine.cost import CostFit, CostLaw, Work
+from engine.policy import FairOrder, Prompt, StepBudget, share_step
+
+PACE_CONFIG: Final = "kvitto_pace"
+
+_LOG: Final = logging.getLogger("vllm.kvitto.pacer")
+_STEPS_PER_WRITE: Final = 64
+_STAND_MAX_STEPS: Final = 16
+_TOKENS_WORTH_LEARNING: Final = 16
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """One step: its order, the chunks of those that hold a place, and a budget for what else is admitted."""
+
+    ordered: list[Prompt]
+    placed: dict[str, int]
+    budget: StepBudget
+    gives_way: bool
+    rank: dict[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rank = {prompt.request_id: index for index, prompt in enumerate(self.ordered)}
+
+    def chunk(self, request_id: str, context_tokens: int, wanted_tokens: int) -> int:
+        """Tokens for a prompt in this step, of ``wanted_tokens``."""
+        placed = self.placed.get(request_id)
+        if placed is not None:
+            return min(placed, wanted_tokens)
+        return self.budget.offer(context_tokens, wanted_tokens)
+
+
+class Pacer:
+    """The prefill policy of one worker.
+
+    Args:
+        step_budget_s: seconds a step should take.
+        law_file: where the fitted law is kept between starts.
+    """
+
+    def __init__(self, step_budget_s: float, law_file: Path) -> None:
+        self._step_budget_s = step_budget_s
+        self._law_file = law_file
+        self._fit = CostFit(CostLaw.read(law_file))
+        self._fair = FairOrder()
+        self._learned = 0
+        self._stand_steps = 0
+        self._stand_next = 1
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any], device: str) -> Self:
+        """From what `engine.worker.launch` passes on; ``device`` is vLLM's name of the hardware."""
+        facts = [config["model"], device, platform.machine(), _cpu_model(), len(os.sched_getaffinity(0))]
+        digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+        return cls(float(config["step_budget_s"]), Path(config["law_dir"]) / f"{digest[:16]}.json")
+
+    @property
+    def law(self) -> CostLaw:
+        """The law as known now."""
+        return self._fit.law
+
+    def plan(self, placed: list[Prompt], waiting: list[Prompt], decode: Work, tokens_max: int) -> StepPlan:
+        """Plan a step of at most ``tokens_max`` tokens.
+
+        Args:
+            placed: prompts that run or whose loaded blocks are in place.
+            waiting: prompts that could be admitted; empty while no place is free.
+            decode: what the decoding requests add to the step.
+        """
+        budget = StepBudget.of(self.law, self._step_budget_s, tokens_max, decode)
+        ordered = self._fair.order([*placed, *waiting], self.law, budget.quantum_s)
+        names = {prompt.request_id for prompt in placed}
+        if self._stand_steps and placed:
+            self._stand_steps -= 1
+            ordered.sort(key=lambda prompt: prompt.request_id not in names)
+        chunks = share_step(ordered, dataclasses.replace(budget))
+        admitted = [prompt.request_id not in names and prompt.request_id in chunks for prompt in ordered]
+        first = admitted.index(True) if True in admitted else len(ordered)
+        return StepPlan(
+            ordered=ordered,
+            placed={name: chunks.get(name, 0) for name in names},
+            budget=budget,
+            gives_way=any(prompt.request_id in names for prompt in ordered[first:]),
+        )
+
+    def scheduled(self, plan: StepPlan, work: Mapping[str, Work]) -> None:
+        """Charge the tenants for what a planned step really computes, by request id."""
+        for prompt in plan.ordered:
+            if prompt.request_id in work:
+                self._fair.charge(prompt.tenant, self.law.work_s(work[prompt.request_id]))
+        if not plan.gives_way:
+            return
+        if any(name in plan.rank and name not in plan.placed for name in work):
+            self._stand_next = 1
+        else:
+            self._stand_steps = self._stand_next
+            self._stand_next = min(self._stand_next * 2, _STAND_MAX_STEPS)
+
+    def measured(self, work: Work, largest_chunk_tokens: int, seconds: float) -> None:
+        """Learn from a step. Steps of decoding alone follow another law and teach nothing about prefill."""
+        if largest_chunk_tokens < _TOKENS_WORTH_LEARNING:
+            return
+        self._fit.learn(work, seconds)
+        self._learned += 1
+        if self._learned % _STEPS_PER_WRITE == 0:
+            self._keep()
+
+    def close(self) -> None:
+        """Keep what was learned."""
+        if self._learned:
+            self._keep()
+
+    def _keep(self) -> None:
+        try:
+            self.law.write(self._law_file)
+        except OSError as error:
+            _LOG.warning("the law of costs is not kept: %s", error)
+
+
+def _cpu_model() -> str:
+    """The processor's name as Linux tells it; empty elsewhere."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")

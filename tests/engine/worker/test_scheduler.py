@@ -1,0 +1,344 @@
+"""vLLM's real scheduler under the policy, without a model: a double of the model runner answers each step.
+
+Also the contract: what is leaned on in vLLM, pinned to the version it was read in.
+"""
+
+import inspect
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import vllm
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from vllm.engine.arg_utils import EngineArgs
+from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import get_hash_fn_by_name
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.request_queue import FCFSRequestQueue
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request, RequestStatus
+from vllm.v1.structured_output import StructuredOutputManager
+
+from engine.cost import CHUNK_FLOOR_TOKENS, CostLaw, Work
+from engine.policy import Prompt
+from engine.wire import TENANT
+from engine.worker.pacer import PACE_CONFIG, Pacer, StepPlan
+from engine.worker.scheduler import AsyncTailScheduler, TailScheduler
+
+BLOCK = 64
+CHUNK_MAX = 512
+STEP_S = 0.1
+CLASSES = [TailScheduler, AsyncTailScheduler]
+
+
+class SteadyPacer(Pacer):
+    """Does not learn: the model's double takes no time, and soon everything would fit into one step."""
+
+    def measured(self, work: Work, largest_chunk_tokens: int, seconds: float) -> None:
+        pass
+
+
+class BrokenPacer(SteadyPacer):
+    def plan(self, placed: list[Prompt], waiting: list[Prompt], decode: Work, tokens_max: int) -> StepPlan:
+        raise ZeroDivisionError
+
+    def measured(self, work: Work, largest_chunk_tokens: int, seconds: float) -> None:
+        raise ZeroDivisionError
+
+
+class BrokenChunks(SteadyPacer):
+    """Plans, but the plan cannot say what it holds."""
+
+    def plan(self, placed: list[Prompt], waiting: list[Prompt], decode: Work, tokens_max: int) -> StepPlan:
+        plan = super().plan(placed, waiting, decode, tokens_max)
+        plan.placed = None  # type: ignore[assignment]  # what a fault may leave
+        return plan
+
+
+@dataclass
+class Bench:
+    """A scheduler, and what it scheduled step by step."""
+
+    scheduler: Any
+    hasher: Callable[[Request], list[Any]]
+    steps: list[dict[str, int]] = field(default_factory=list)
+    finished: list[str] = field(default_factory=list)
+
+    def request(self, name: str, tokens: int, tenant: str = "a") -> Request:
+        # Two prompts share no block: the first token of each is its own.
+        first = 1 + sum(name.encode())
+        return Request(
+            name,
+            [first, *[2] * (tokens - 1)],
+            SamplingParams(
+                max_tokens=3, ignore_eos=True, extra_args={"kv_transfer_params": {TENANT: tenant}}
+            ),
+            None,
+            arrival_time=float(len(self.steps)),
+            block_hasher=self.hasher,
+        )
+
+    def add(self, name: str, tokens: int, tenant: str = "a") -> None:
+        self.scheduler.add_request(self.request(name, tokens, tenant))
+
+    def step(self) -> dict[str, int]:
+        output = self.scheduler.schedule()
+        scheduled = dict(output.num_scheduled_tokens)
+        names = list(scheduled)
+        sampled = [[] if self.scheduler.requests[name].is_prefill_chunk else [7] for name in names]
+        answer = ModelRunnerOutput(
+            req_ids=names,
+            req_id_to_index={name: index for index, name in enumerate(names)},
+            sampled_token_ids=sampled,
+        )
+        for outputs in self.scheduler.update_from_output(output, answer).values():
+            self.finished += [each.request_id for each in outputs.outputs if each.finish_reason is not None]
+        self.steps.append(scheduled)
+        return scheduled
+
+    def run(self, steps_max: int = 400) -> None:
+        while self.scheduler.requests:
+            self.step()
+            assert len(self.steps) < steps_max, self.steps[-3:]
+
+
+Make = Callable[..., Bench]
+
+
+@pytest.fixture(scope="module")
+def engine_config(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A whole configuration of vLLM, from arguments like a worker's."""
+    kept = dict(os.environ)
+    pace = {"step_budget_s": STEP_S, "law_dir": str(tmp_path_factory.mktemp("law")), "model": "m"}
+    try:
+        yield EngineArgs(
+            model=str(model_dir),
+            skip_tokenizer_init=True,
+            enforce_eager=True,
+            block_size=BLOCK,
+            max_num_batched_tokens=CHUNK_MAX,
+            max_num_seqs=8,
+            max_model_len=4096,
+            kv_cache_memory_bytes=2**28,
+            enable_prefix_caching=True,
+            prefix_caching_hash_algo="sha256_cbor",
+            additional_config={PACE_CONFIG: pace},
+        ).create_engine_config()
+    finally:
+        os.environ.clear()
+        os.environ.update(kept)
+
+
+@pytest.fixture
+def make(engine_config: Any, tmp_path: Path) -> Make:
+    """Makes a scheduler with a pacer that does not learn, or with another, or with none."""
+    hash_function = get_hash_fn_by_name("sha256_cbor")
+    init_none_hash(hash_function)
+
+    def made(of: type = TailScheduler, pacer: type[Pacer] | None = SteadyPacer, blocks: int = 400) -> Bench:
+        spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=3, head_size=64, dtype=torch.float16)
+        engine_config.cache_config.num_gpu_blocks = blocks
+        scheduler = of(
+            vllm_config=engine_config,
+            kv_cache_config=KVCacheConfig(blocks, [], [KVCacheGroupSpec(["layer"], spec)]),
+            structured_output_manager=StructuredOutputManager(engine_config),
+            block_size=BLOCK,
+            hash_block_size=BLOCK,
+        )
+        scheduler._pacer = None if pacer is None else pacer(STEP_S, tmp_path / "law.json")
+        return Bench(scheduler, get_request_block_hasher(BLOCK, hash_function))
+
+    return made
+
+
+def test_the_contract_is_of_this_version() -> None:
+    """Another version: read its `schedule()` again, then the tests below, then change this line."""
+    assert vllm.__version__.split("+")[0] == "0.32.0"
+
+
+@pytest.mark.parametrize("of", [Scheduler, AsyncScheduler])
+def test_vllm_still_has_the_hooks_with_their_parameters(of: type) -> None:
+    assert list(inspect.signature(of.schedule).parameters) == ["self", "throttle_prefills"]
+    assert list(inspect.signature(of._reserve_prefill_lookahead).parameters) == [
+        "self",
+        "request",
+        "num_computed_tokens",
+        "num_new_tokens",
+    ]
+    assert list(inspect.signature(of.update_from_output).parameters) == [
+        "self",
+        "scheduler_output",
+        "model_runner_output",
+    ]
+    assert inspect.getsource(of.schedule).count("self._reserve_prefill_lookahead(") == 2
+
+
+@pytest.mark.parametrize("of", CLASSES)
+def test_vllm_still_keeps_what_the_policy_reads(make: Make, of: type) -> None:
+    scheduler = make(of).scheduler
+    assert isinstance(scheduler.waiting, FCFSRequestQueue)
+    assert isinstance(scheduler.kv_holding_waiting, FCFSRequestQueue)
+    assert scheduler.running == []
+    assert scheduler.finished_recving_kv_req_ids == set()
+    assert scheduler.max_num_scheduled_tokens == CHUNK_MAX
+    assert (scheduler.max_num_active_reqs, scheduler.num_waiting_for_streaming_input) == (8, 0)
+    assert scheduler.need_mamba_block_aligned_split is False
+    for status in ("WAITING_FOR_REMOTE_KVS", "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR"):
+        assert scheduler._is_blocked_waiting_status(RequestStatus[status])
+
+
+def test_the_pacer_comes_from_the_workers_configuration(engine_config: Any, make: Make) -> None:
+    bench = make()
+    assert bench.scheduler._make_pacer() is not None
+    assert bench.scheduler.policy_faults == 0
+    kept, engine_config.additional_config = engine_config.additional_config, {}
+    assert bench.scheduler._make_pacer() is None
+    engine_config.additional_config = kept
+
+
+def test_without_a_budget_chunks_are_vllms_and_the_first_comes_first(make: Make) -> None:
+    bench = make(pacer=None)
+    bench.add("long", 1300)
+    bench.add("short", 60)
+    assert bench.step() == {"long": 512}
+    assert bench.step() == {"long": 512}
+    assert bench.step() == {"long": 1280 - 1024, "short": 60}, "the tail waits for a step of its own"
+    assert bench.step() == {"long": 20, "short": 1}
+    bench.run()
+
+
+@pytest.mark.parametrize("of", CLASSES)
+def test_a_long_prompt_is_cut_to_the_budget_and_a_short_one_passes_it(make: Make, of: type) -> None:
+    bench = make(of)
+    bench.add("long", 2000)
+    first = bench.step()["long"]
+    bench.add("short", 60)
+    second = bench.step()
+    law, context = CostLaw(), 0
+    assert second["short"] == 60
+    assert second["long"] < first
+    bench.run()
+    for step in bench.steps:
+        if chunk := step.get("long", 0):
+            work = Work.chunk(context, chunk)
+            assert chunk <= CHUNK_FLOOR_TOKENS or law.step_s(work) <= STEP_S
+            context += chunk
+    assert bench.finished == ["short", "long"]
+
+
+@pytest.mark.parametrize("of", CLASSES)
+def test_the_last_step_of_a_paced_prompt_starts_at_its_last_full_block(make: Make, of: type) -> None:
+    bench = make(of)
+    bench.add("prompt", 1000)
+    bench.run()
+    prefill = [step["prompt"] for step in bench.steps][:-2]
+    assert sum(prefill) == 1000
+    assert prefill[-1] == 1000 - 960
+
+
+def test_decoding_requests_are_never_cut(make: Make) -> None:
+    bench = make()
+    for index in range(4):
+        bench.add(f"decoding-{index}", 20)
+    bench.step()
+    bench.add("long", 2000)
+    scheduled = bench.step()
+    assert [scheduled[f"decoding-{index}"] for index in range(4)] == [1] * 4
+    assert scheduled["long"] < CHUNK_MAX
+
+
+def test_another_tenants_prompt_does_not_wait_for_a_burst(make: Make) -> None:
+    bench = make()
+    for index in range(20):
+        bench.add(f"burst-{index}", 1000, "a")
+    for _ in range(8):
+        bench.step()
+    bench.add("mine", 300, "b")
+    for _ in range(5):
+        bench.step()
+    assert sum(step.get("mine", 0) for step in bench.steps) >= 300
+    bench.run()
+
+
+def test_loaded_prompts_give_way_for_a_step_and_are_not_lost(make: Make) -> None:
+    """What holds loaded blocks comes first in vLLM; the policy keeps it back where another tenant is due."""
+    bench = make()
+    scheduler = bench.scheduler
+    for index in range(3):
+        loaded = bench.request(f"loaded-{index}", 2000, "a")
+        loaded.num_computed_tokens = 640
+        scheduler.requests[loaded.request_id] = loaded
+        scheduler.kv_holding_waiting.add_request(loaded)
+    bench.add("mine", 100, "b")
+    assert bench.step() == {"loaded-0": 32, "mine": 64}, "what is left of the step goes to a loaded one"
+    assert [request.request_id for request in scheduler.kv_holding_waiting] == ["loaded-1", "loaded-2"]
+    bench.run()
+    assert sorted(bench.finished) == ["loaded-0", "loaded-1", "loaded-2", "mine"]
+
+
+@pytest.mark.parametrize("pacer", [BrokenPacer, BrokenChunks])
+def test_a_fault_of_the_policy_is_counted_and_the_step_is_vllms(make: Make, pacer: type[Pacer]) -> None:
+    bench = make(pacer=pacer)
+    bench.add("long", 1300)
+    bench.add("short", 60)
+    bench.run()
+    assert bench.steps[0]["long"] == CHUNK_MAX or pacer is BrokenChunks
+    assert sorted(bench.finished) == ["long", "short"]
+    assert bench.scheduler.policy_faults >= len(bench.steps) // 2
+
+
+def test_a_prompt_for_which_there_is_no_memory_does_not_stop_the_running_one(make: Make) -> None:
+    bench = make(blocks=40)
+    bench.add("long", 2300)
+    while sum(step.get("long", 0) for step in bench.steps) < 1500:
+        bench.step()
+    bench.add("cheaper", 1300)
+    for _ in range(8):
+        bench.step()
+    assert sum("long" in step for step in bench.steps[-8:]) >= 3
+    bench.run()
+    assert bench.finished == ["long", "cheaper"]
+
+
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    prompts=st.lists(
+        st.tuples(st.integers(0, 20), st.sampled_from("abc"), st.integers(1, 2200)), min_size=1, max_size=12
+    ),
+    of=st.sampled_from(CLASSES),
+    blocks=st.integers(40, 120),
+)
+def test_whatever_comes_all_prompts_end_and_all_blocks_return(
+    make: Make, prompts: list[tuple[int, str, int]], of: type, blocks: int
+) -> None:
+    bench = make(of, blocks=blocks)
+    free = bench.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+    for number in range(21):
+        for index, (at, tenant, tokens) in enumerate(prompts):
+            if at == number:
+                bench.add(f"{index}", tokens, tenant)
+        bench.step()
+    bench.run(steps_max=2000)
+    assert sorted(bench.finished) == sorted(f"{index}" for index in range(len(prompts)))
+    assert bench.scheduler.policy_faults == 0
+    assert bench.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == free
+
+
+def test_steps_are_measured_learned_and_kept(make: Make, tmp_path: Path) -> None:
+    bench = make(pacer=Pacer)
+    bench.add("long", 2000)
+    bench.run()
+    learned = bench.scheduler._pacer.law
+    assert learned.step_s(Work.chunk(0, 512)) < CostLaw().step_s(Work.chunk(0, 512))
+    bench.scheduler.shutdown()
+    assert CostLaw.read(tmp_path / "law.json") == learned
+    assert json.loads((tmp_path / "law.json").read_text())["base_s"] == learned.base_s
