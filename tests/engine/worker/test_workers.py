@@ -11,7 +11,10 @@ import pytest
 from engine import wire
 from engine.proof.attestation import commitment
 from engine.proof.prefix import block_hashes
+from engine.store.block import Term
 from engine.store.directory import PrefixStore
+from engine.store.places import Removed, Remover, places_of
+from engine.store.tombstone import Reason
 from engine.worker import clock
 
 from .conftest import TENANT, Ask, Pair, chunks
@@ -75,6 +78,24 @@ def test_another_salt_sees_nothing(worker_pair: Pair, prose: Prose, other: dict[
     stranger = Ask(ids, salt=salt, tenant=other.get("tenant", TENANT))
     assert worker_pair.prefill.ask(stranger).attested.hit_tokens == 0
     assert worker_pair.prefill.ask(stranger).attested.hit_tokens == 1472
+
+
+def test_a_block_that_went_before_its_promise_ended_is_owed_and_no_miss(
+    worker_pair: Pair, prose: Prose
+) -> None:
+    ask = Ask(prose("specialnames", 700))
+    worker_pair.prefill.ask(ask)
+    store = PrefixStore(worker_pair.store_dir, clock.now_s)
+    (place,) = (place for place in places_of(worker_pair.store_dir) if place.tenant == TENANT)
+    remover, owed_to = Remover(store.pins, clock.now_s), store.tombstones(place)
+    assert ask.salt is not None
+    for block_hash in reversed(block_hashes(ask.ids, ask.salt)[5:]):
+        term = Term.of(place.path(block_hash).stat())
+        assert remover.remove(place, block_hash, term, owed_to, Reason.OPERATOR) is Removed.REMOVED
+    attested = worker_pair.decode.ask(ask).attested  # a worker that holds none of it itself
+    assert (attested.hit_store_tokens, attested.owed_tokens) == (320, 320)
+    again = worker_pair.prefill.ask(ask).attested
+    assert (again.hit_tokens, again.owed_tokens) == (640, 0)  # its own cache still has them
 
 
 @pytest.mark.parametrize("foreign", [{"with_params": False}, {"salt": None}])
