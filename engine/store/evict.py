@@ -179,6 +179,7 @@ class Evictor:
         self._remover = remover
         self._tombstones = tombstones
         self._census: Census | None = None
+        self._since: dict[Key, Counted] = {}  # admitted since the walk under way has begun
         self._lock = threading.Lock()
 
     def admit(self, wish: Wish) -> Term | None:
@@ -196,6 +197,7 @@ class Evictor:
             # Counted first, so that its own ancestors are no leaves while room is made.
             census.add(key, wish.parent, wish.file_bytes, term)
             if self._make_room(census, key, census.blocks[key].rank):
+                self._since[key] = census.blocks[key]
                 return term
             census.forget(key)
             return None
@@ -219,14 +221,20 @@ class Evictor:
         if self._census is not None:
             with self._lock:
                 self._census.forget((place, block_hash))
+                self._since.pop((place, block_hash), None)
 
     def enforce(self, pause: Callable[[], None] = lambda: None) -> int:
         """Walk the directory, then evict until the deployment's quota is kept; how many blocks went."""
         if self.quotas.unlimited:
             return 0
+        with self._lock:
+            self._since = {}
         census = Census.walk(self._root, self._remover.now_s(), pause)
         with self._lock:
-            self._census = census
+            for key, counted in self._since.items():
+                if key not in census.blocks:  # written where the walk had already been
+                    census.add(key, counted.parent, counted.file_bytes, counted.term)
+            self._census, self._since = census, {}
             before = len(census.blocks)
             self._make_room(census, None, None)
             return before - len(census.blocks)

@@ -107,11 +107,16 @@ class Remover:
     ) -> Removed:
         """Remove a block whose term was ``seen``; a promise that is broken by it leaves a tombstone first.
 
-        The block is made invisible, then looked at again: pinned or renewed since, it is put back.
+        The block is made invisible, then looked at again: pinned or renewed since, it is put back. One that
+        is pinned already is not touched, so a loader misses its block for a moment at most once a remover.
         """
+        if self.pins.hold(place.name, block_hash):
+            return Removed.PINNED
         path = place.path(block_hash)
         going = path.with_suffix(GOING)
         try:
+            if going.exists():
+                return Removed.PINNED  # another remover is at it
             path.rename(going)
             status = going.stat()
         except FileNotFoundError:

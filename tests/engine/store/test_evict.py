@@ -243,6 +243,23 @@ def test_a_sweep_puts_back_what_a_killed_evictor_had_hidden(house: House) -> Non
     assert there(store, chain(1)) == chain(1)
 
 
+def test_what_is_written_while_a_sweep_walks_is_counted(house: House) -> None:
+    store = house.store(quota_blocks=4)
+    publish(store, chain(1, 1))
+    late = [chain(1, first) for first in (2, 3, 4)]
+
+    def meanwhile() -> None:
+        house.clock.at_s += 1
+        while late:
+            publish(store, late.pop())
+
+    store.evictor.enforce(meanwhile)
+    for first in range(5, 9):
+        house.clock.at_s += 1
+        publish(store, chain(1, first))
+    assert len(there(store, [chain(1, first)[0] for first in range(1, 9)])) == 4
+
+
 def test_a_sweep_makes_several_writers_keep_one_quota(house: House) -> None:
     writers = [house.store(quota_blocks=3) for _ in range(3)]
     for writer in writers:

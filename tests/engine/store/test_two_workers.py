@@ -22,7 +22,6 @@ def test_nobody_deletes_what_another_worker_has_pinned(house: House) -> None:
         index = 0
         while not done.is_set():
             index += 1
-            house.clock.at_s += 1
             publish(writer, chain(2, 100 + index % 100), tenant="ten_b")
             writer.sweep(house.clock.at_s)
 
@@ -37,6 +36,7 @@ def test_nobody_deletes_what_another_worker_has_pinned(house: House) -> None:
                 if held.pin is not None and load(blocks, block_hash) is not Loaded.LOADED
             )
             held.release()
+            house.clock.at_s += 1
         done.set()
 
     threads = [threading.Thread(target=press), threading.Thread(target=read)]
