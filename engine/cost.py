@@ -19,9 +19,10 @@ CHUNK_FLOOR_TOKENS: Final = 64
 
 _KEPT_PER_KIND: Final = 8
 _STEPS_AT_START: Final = 8
-_STEPS_PER_FIT: Final = 32
+_STEPS_PER_FIT: Final = 8
 _PASSES_AT_START: Final = 20
 _PASSES: Final = 4
+_RECENT: Final = 9
 _PRIOR_WEIGHT: Final = 0.05
 _TOLERANCE_MIN: Final = 0.02
 _HUBER: Final = 1.345
@@ -63,6 +64,10 @@ class CostLaw:
     def work_s(self, work: Work) -> float:
         """Seconds that work adds to a step that runs anyway."""
         return self.token_s * work.tokens + self.pair_s * work.pairs
+
+    def times(self, factor: float) -> "CostLaw":
+        """The law of a machine that takes ``factor`` times as long."""
+        return CostLaw(self.base_s * factor, self.token_s * factor, self.pair_s * factor)
 
     def step_s(self, work: Work) -> float:
         """Seconds of a step that computes this work."""
@@ -125,15 +130,19 @@ class _Step:
 class CostFit:
     """Learns the law from measured steps.
 
-    Terms are fitted as multiples of the prior's, by least squares of relative errors under Huber weights; the
-    prior counts as a twentieth of a step, which decides only what the steps leave open.
+    The law is the fit times the median of how much longer than it the last steps took: when neighbours come
+    and go on a machine, all terms change together and at once. Terms are fitted as multiples of the prior's,
+    by least squares of relative errors under Huber weights; the prior counts as a twentieth of a step, which
+    decides only what the steps leave open.
     """
 
     def __init__(self, prior: CostLaw) -> None:
         pair_s = prior.pair_s or prior.token_s * 1e-6
         self._scale = (prior.base_s, prior.token_s, pair_s)
         self._steps: dict[tuple[int, int], deque[_Step]] = {}
+        self._recent: deque[_Step] = deque(maxlen=_RECENT)
         self._learned = 0
+        self._fitted = prior
         self.law: CostLaw = prior
 
     def learn(self, work: Work, seconds: float) -> None:
@@ -142,20 +151,25 @@ class CostFit:
             return
         step = _Step(work, seconds)
         self._steps.setdefault(step.kind, deque(maxlen=_KEPT_PER_KIND)).append(step)
+        self._recent.append(step)
         self._learned += 1
         if self._learned <= _STEPS_AT_START:
             self._fit(_PASSES_AT_START)
         elif self._learned % _STEPS_PER_FIT == 0:
             self._fit(_PASSES)
+        self.law = self._fitted
+        if len(self._recent) == _RECENT:
+            ratios = sorted(recent.seconds / self._fitted.step_s(recent.work) for recent in self._recent)
+            self.law = self._fitted.times(ratios[_RECENT // 2])
 
     def _fit(self, passes: int) -> None:
         steps = [step for kept in self._steps.values() for step in kept]
-        law = self.law
+        law = self._fitted
         for _ in range(passes):
             before, law = _terms(law), self._improved(law, steps)
             if all(abs(new - old) <= 1e-4 * new for new, old in zip(_terms(law), before, strict=True)):
                 break
-        self.law = law
+        self._fitted = law
 
     def _improved(self, law: CostLaw, steps: list[_Step]) -> CostLaw:
         """One pass of least squares, each step weighted by how near it is to the present law."""

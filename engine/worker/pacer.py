@@ -119,6 +119,7 @@ class Pacer:
         """Learn from a step. Steps of decoding alone follow another law and teach nothing about prefill."""
         if largest_chunk_tokens < _TOKENS_WORTH_LEARNING:
             return
+        _LOG.debug("step: %d tokens, %.4f s, expected %.4f s", work.tokens, seconds, self.law.step_s(work))
         self._fit.learn(work, seconds)
         self._learned += 1
         if self._learned % _STEPS_PER_WRITE == 0:

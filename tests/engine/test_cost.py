@@ -78,26 +78,32 @@ def test_without_time_there_are_no_tokens() -> None:
 @settings(deadline=None, max_examples=40)
 @given(law=LAWS, seed=st.integers(0, 2**32))
 def test_the_law_of_an_unknown_machine_is_found_among_outliers(law: CostLaw, seed: int) -> None:
-    """One step in ten takes several times as long; predictions stay within 15 % over all that was met."""
+    """One step in ten takes several times as long; predictions stay within 20 % over all that was met."""
     steps = measure(law, seeded(seed), rounds=12, outliers=0.1)
-    assert worst_error(learned(CostLaw(), steps), law) < 0.15
+    assert worst_error(learned(CostLaw(), steps), law) < 0.2
 
 
 @settings(deadline=None, max_examples=40)
 @given(seed=st.integers(0, 2**32), stall=st.floats(5, 1000))
-def test_one_outlier_hardly_moves_the_law(seed: int, stall: float) -> None:
+def test_two_outliers_hardly_move_the_law_of_a_noisy_machine(seed: int, stall: float) -> None:
     law = CostLaw()
     steps = measure(law, seeded(seed), rounds=4)
     before = learned(law, steps)
     work = Work.chunk(2048, 256)
     after = learned(law, [*steps, *[(work, law.step_s(work) * stall)] * 2])
-    assert worst_error(after, before) < 0.05
+    assert worst_error(after, before) < 0.15
 
 
 def test_a_machine_that_becomes_slower_is_followed() -> None:
     law, slower = CostLaw(), CostLaw(0.02, 1.2e-3, 8e-7)
     steps = [*measure(law, seeded(1), 12), *measure(slower, seeded(2), 12)]
     assert worst_error(learned(law, steps), slower) < 0.1
+
+
+def test_a_slowdown_of_the_whole_machine_is_believed_after_a_few_steps_of_any_kind() -> None:
+    law, work = CostLaw(), Work.chunk(1024, 128)
+    steps = [*measure(law, seeded(4), 8), *[(work, 2 * law.step_s(work))] * 6]
+    assert worst_error(learned(law, steps), law.times(2)) < 0.15
 
 
 def test_many_steps_of_one_kind_do_not_wash_out_the_others() -> None:
