@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 PYTHON ?= python3
-# What the workers run on: cpu or cuda (an extra of pyproject.toml).
+# What the workers run on, an extra of pyproject.toml: cpu; cuda installs, but is not served yet.
 EXTRA ?= cpu
 # PyTorch's CPU wheel index; only asked where plain pip cannot find torch==2.13.0+cpu.
 TORCH_INDEX ?=

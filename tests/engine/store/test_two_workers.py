@@ -3,8 +3,11 @@
 import threading
 from pathlib import Path
 
+from engine.store.block import Term
 from engine.store.directory import Loaded, PrefixStore
 from engine.store.operate import retire
+from engine.store.pin import Pin, Pins
+from engine.store.places import Place, Removed, Remover
 from engine.store.tombstone import Reason
 from tests.engine.store.conftest import NAMESPACE, House, chain, load, publish
 
@@ -79,3 +82,26 @@ def test_a_retired_namespace_and_its_loaders_do_not_harm_each_other(house: House
     thread.join(60)
     assert blocks.match(prompt).blocks >= 3
     held.release()
+
+
+class PinnedMeanwhile(Pins):
+    """Pins of a remover, where another worker pins the block just after the first look."""
+
+    pin: Pin | None = None
+
+    def hold(self, place: str, block_hash: bytes) -> bool:
+        held = super().hold(place, block_hash)
+        if self.pin is None:
+            self.pin = self.take(place, [block_hash])
+        return held
+
+
+def test_a_block_that_is_pinned_between_two_looks_is_put_back_and_not_owed(house: House) -> None:
+    store, (block_hash,) = house.store(), chain(1)
+    publish(store, [block_hash])
+    place = Place(house.root, NAMESPACE, "ten_a")
+    owed_to, term = store.tombstones(place), Term.of(place.path(block_hash).stat())
+    remover = Remover(PinnedMeanwhile(house.root, house.clock), house.clock)
+    assert remover.remove(place, block_hash, term, owed_to, Reason.OPERATOR) is Removed.PINNED
+    assert load(store.namespace(NAMESPACE, "ten_a"), block_hash) is Loaded.LOADED
+    assert not owed_to.owes(block_hash)
