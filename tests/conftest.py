@@ -13,12 +13,17 @@ from typing import Any
 
 import asyncpg
 import pytest
+from hypothesis import settings
 
 from admin.stack import model, postgres, process, valkey
 from billing.db import migrate
 
 ROOT = Path(__file__).resolve().parent.parent
 TEMPLATE = "kvitto_template"
+
+# Nothing is timed in a test: a busy machine would fail it.
+settings.register_profile("kvitto", deadline=None)
+settings.load_profile("kvitto")
 
 
 @dataclass(frozen=True)
