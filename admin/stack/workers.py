@@ -60,13 +60,15 @@ class Workers:
     def command(self, worker: WorkerSettings, model: Model, cores: tuple[int, ...] | None) -> Command:
         """Write the worker's spec and say how to start it."""
         quotas = settings.store_quotas()
+        store_dir = self.data_dir / "store"
         spec = WorkerSpec(
             name=worker.name,
             role=worker.role,
             model_dir=model.folder,
             served_name=model.served_name,
             socket=worker.socket,
-            store_dir=self.data_dir / "store",
+            store_dir=store_dir,
+            journal_dir=self.folder / f"{worker.name}.journal",
             key_file=self.folder / f"{worker.name}.pem",
             certificate_file=worker.certificate_file,
             cpu_cores=cores,
@@ -74,7 +76,7 @@ class Workers:
             store_bytes_max=quotas.store_bytes_max,
             tenant_bytes_max=quotas.tenant_bytes_max,
         )
-        spec.store_dir.mkdir(mode=0o700, exist_ok=True)
+        store_dir.mkdir(mode=0o700, exist_ok=True)
         spec_file = self.folder / f"{worker.name}.json"
         spec.write(spec_file)
         # A socket left by a killed worker would answer nobody, but its path must be free to bind.

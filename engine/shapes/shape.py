@@ -37,9 +37,11 @@ class WorkerSpec:
 
     ``key_file`` (PEM, mode 0600) signs attestations; ``certificate_file`` holds the deployment's certificate
     for it. ``recipe_version`` is part of the store's namespace: a new way of rendering prompts starts with an
-    empty one. ``store_bytes_max`` limits the block files of the whole store, ``tenant_bytes_max`` what is
-    promised or owed to any one tenant; None: no limit. ``retention_s`` adds retention classes, or changes how
-    many seconds the known ones promise.
+    empty one. ``store_dir`` None turns the store off. ``journal_dir`` keeps what the worker attests until it
+    is acknowledged; ``call_secret_file`` (hexadecimal, mode 0600) holds what callers must know, None: nobody
+    is asked. ``promise`` False stores blocks without promising to keep them. ``store_bytes_max`` limits the
+    block files of the whole store, ``tenant_bytes_max`` what is promised or owed to any one tenant; None: no
+    limit. ``retention_s`` adds retention classes, or changes how many seconds the known ones promise.
     """
 
     name: str
@@ -47,9 +49,12 @@ class WorkerSpec:
     model_dir: Path
     served_name: str
     socket: Path
-    store_dir: Path
+    store_dir: Path | None
+    journal_dir: Path
     key_file: Path
     certificate_file: Path
+    call_secret_file: Path | None = None
+    promise: bool = True
     context_tokens: int | None = None
     kv_cache_bytes: int = 512 * 1024**2
     cpu_cores: tuple[int, ...] | None = None
@@ -95,8 +100,10 @@ class WorkerSpec:
         """Read a spec file; raises SpecInvalid naming the field."""
         try:
             fields: dict[str, Any] = json.loads(path.read_text())
-            for name in ("model_dir", "socket", "store_dir", "key_file", "certificate_file"):
+            for name in ("model_dir", "socket", "journal_dir", "key_file", "certificate_file"):
                 fields[name] = Path(fields[name])
+            for name in ("store_dir", "call_secret_file"):
+                fields[name] = None if fields.get(name) is None else Path(fields[name])
             if fields.get("cpu_cores") is not None:
                 fields["cpu_cores"] = tuple(int(core) for core in fields["cpu_cores"])
             return cls(**fields)

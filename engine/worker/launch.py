@@ -109,7 +109,8 @@ def main(spec_file: Path) -> None:
     from engine.store.directory import PrefixStore
     from engine.worker import clock, layout
 
-    PrefixStore(spec.store_dir, clock.now_s).sweep(clock.now_s())
+    if spec.store_dir is not None:
+        PrefixStore(spec.store_dir, clock.now_s).sweep(clock.now_s())
     identity = {"model": layout.model_digest(spec.model_dir), "recipe": spec.recipe_version}
     _serve(server_arguments(spec, identity))
 

@@ -1,10 +1,11 @@
+import json
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.wire import AnswerParams, RequestParams, WireInvalid
+from engine.wire import AnswerParams, JournalLine, RequestParams, WireInvalid, WorkerReport
 
 PARAMS = RequestParams("request", 0, "prefill", "chat", bytes(32), "memo", "ten_0123", "scope")
 
@@ -20,6 +21,9 @@ PARAMS = RequestParams("request", 0, "prefill", "chat", bytes(32), "memo", "ten_
         memo=st.text(),
         tenant=st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True),
         scope_digest=st.text(),
+        output_from=st.integers(0, 9),
+        first_token=st.booleans(),
+        weight=st.floats(0, exclude_min=True, allow_infinity=False),
     )
 )
 def test_what_a_cluster_writes_a_worker_reads(params: RequestParams) -> None:
@@ -38,6 +42,10 @@ def test_what_a_cluster_writes_a_worker_reads(params: RequestParams) -> None:
         {"stage": "all"},
         {"attempt": "0"},
         {"attempt": -1},
+        {"output_from": -1},
+        {"first_token": "yes"},
+        {"weight": 0},
+        {"weight": float("inf")},
         {"request_id": ""},
         {"memo": None},
     ],
@@ -56,3 +64,23 @@ def test_an_answer_without_an_attestation_is_noticed(params: object) -> None:
 def test_an_answer_is_read_back() -> None:
     answer = AnswerParams("attested", "certified")
     assert AnswerParams.from_params(answer.to_params()) == answer
+
+
+@given(st.builds(JournalLine, st.integers(), st.text(), st.text()))
+def test_a_line_of_a_journal_is_read_as_it_was_written(line: JournalLine) -> None:
+    assert JournalLine.from_json(json.loads(json.dumps(line.to_json()))) == line
+
+
+@pytest.mark.parametrize("law", [None, (0.01, 0.0006, 4e-7)])
+def test_a_report_is_read_as_it_was_written(law: tuple[float, float, float] | None) -> None:
+    report = WorkerReport(1, 2, 300, 4000, True, "namespace", law)
+    assert WorkerReport.from_json(json.loads(json.dumps(report.to_json()))) == report
+
+
+@pytest.mark.parametrize(
+    "wrong", [None, {}, [], {"running": -1}, {"running": "1"}, {"law": [1, 2]}, {"draining": 1}]
+)
+def test_a_report_that_cannot_be_is_refused(wrong: Any) -> None:
+    report = WorkerReport(1, 2, 300, 4000, False, "namespace").to_json()
+    with pytest.raises(WireInvalid):
+        WorkerReport.from_json({**report, **wrong} if wrong and isinstance(wrong, dict) else wrong)

@@ -122,6 +122,7 @@ def pair(short_folder: Path, model_dir: Path) -> Iterator[Pair]:
                 served_name="m",
                 socket=folder / f"{name}.sock",
                 store_dir=folder / "store",
+                journal_dir=folder / f"{name}.journal",
                 key_file=folder / f"{name}.pem",
                 certificate_file=folder / f"{name}.certificate",
                 context_tokens=2048,

@@ -16,6 +16,7 @@ SPEC = WorkerSpec(
     served_name="m",
     socket=Path("/run/p.sock"),
     store_dir=Path("/store"),
+    journal_dir=Path("/journal"),
     key_file=Path("/keys/p.pem"),
     certificate_file=Path("/keys/p.certificate"),
     cpu_cores=(0, 1),

@@ -221,6 +221,7 @@ class Place:
             served_name="smollm2-135m-instruct",
             socket=self.folder / f"{name}.sock",
             store_dir=self.store_dir,
+            journal_dir=self.store_dir.parent / f"{name}.journal",
             key_file=key_file,
             certificate_file=certificate_file,
             kv_cache_bytes=256 * 1024**2,
