@@ -31,7 +31,9 @@ def server_arguments(spec: WorkerSpec, identity: dict[str, str]) -> list[str]:
         "kv_load_failure_policy": "recompute",
         "kv_connector_extra_config": {
             "worker": spec.name,
-            "store_dir": str(spec.store_dir),
+            "store_dir": None if spec.store_dir is None else str(spec.store_dir),
+            "promise": spec.promise,
+            "journal_dir": str(spec.journal_dir),
             "key_file": str(spec.key_file),
             "certificate_file": str(spec.certificate_file),
             "identity": identity,
