@@ -23,6 +23,7 @@ from engine.worker.lineage import die_with_parent, leave_quickly
 from engine.worker.messages import StepOrders, StepReport
 from engine.worker.mover import Mover
 from engine.worker.planner import Planner
+from engine.worker.report import Count, ReportFile, rank_says
 
 _LOG: Final = logging.getLogger("vllm.kvitto.connector")
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -79,6 +80,11 @@ class PrefixStoreConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vllm is
     def requires_kv_delivery(self) -> bool:
         """A cache: what it does not keep is computed again."""
         return False
+
+    @property
+    def namespace(self) -> str:
+        """Names its blocks in the store."""
+        return self._namespace
 
     # The scheduler's half.
 
@@ -137,6 +143,10 @@ class PrefixStoreConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vllm is
                 f"a block has {self._mover.block_bytes} bytes, {expected} expected"
             )
         # Beside the writer, which counts by what the last sweep has found.
+        self._counts_file = ReportFile.of_rank(
+            Path(self._vllm_config.kv_transfer_config.kv_connector_extra_config["journal_dir"]),
+            self._vllm_config.parallel_config.rank,
+        )
         self._keeper = Keeper(self._store)
         self._keeper.start()
 
@@ -167,7 +177,16 @@ class PrefixStoreConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vllm is
 
     def build_connector_worker_meta(self) -> StepReport | None:
         """vLLM: what the scheduler's half has to learn."""
+        self._leave_counts()
         return self.mover.take_report()
+
+    @_or(None)
+    def _leave_counts(self) -> None:
+        assert self._keeper is not None
+        counts = self.mover.counts
+        counts[Count.EXPIRED_BLOCKS] = self._keeper.expired_blocks
+        counts[Count.EVICTED_BLOCKS] = self._store.evictor.evicted_blocks
+        self._counts_file.leave(lambda: rank_says(counts), at_once=True)
 
     def shutdown(self) -> None:
         """vLLM: the process is ending."""
