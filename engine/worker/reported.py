@@ -64,7 +64,7 @@ class ReportedMixin(_Base):  # type: ignore[misc]  # vllm is untyped here
             self._report_file.leave(functools.partial(self._say, running, waiting), idle)
 
     def _say(self, running: int, waiting: int) -> dict[str, Any]:
-        pacer, connector = getattr(self, "_pacer", None), self.connector
+        pacer = self._pacer
         law = None if pacer is None or pacer.law == CostLaw() else dataclasses.astuple(pacer.law)
         report = WorkerReport(
             running=running,
@@ -76,12 +76,12 @@ class ReportedMixin(_Base):  # type: ignore[misc]  # vllm is untyped here
                 if not request.is_finished()
             ),
             draining=False,
-            namespace=getattr(connector, "namespace", ""),
+            namespace=self.connector.namespace,
             law=law,
         )
         counts = {} if pacer is None else dict(pacer.counts)
-        counts[Count.POLICY_FAULTS] = getattr(self, "policy_faults", 0) + self._report_faults
-        counts[Count.JOURNAL_LOST_LINES] = getattr(connector, "lost_lines", 0)
+        counts[Count.POLICY_FAULTS] = self.policy_faults + self._report_faults
+        counts[Count.JOURNAL_LOST_LINES] = self.connector.planner.journal.lost
         return engine_says(report, counts)
 
     def _guarded_report(self, leave: Callable[[], None]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -115,9 +116,11 @@ class BareScheduler:
 
     def __init__(self, folder: Path) -> None:
         extra = {"journal_dir": str(folder)}
-        transfer = type("Transfer", (), {"kv_connector_extra_config": extra})()
-        self.vllm_config = type("Config", (), {"kv_transfer_config": transfer})()
-        self.connector = type("Connector", (), {"namespace": "cd" * 32})()
+        transfer = SimpleNamespace(kv_connector_extra_config=extra)
+        self.vllm_config = SimpleNamespace(kv_transfer_config=transfer)
+        planner = SimpleNamespace(journal=Journal(folder))
+        self.connector = SimpleNamespace(namespace="cd" * 32, planner=planner)
+        self._pacer: Any = None
         self.requests: dict[str, Request] = {}
         self.running: list[Request] = []
         self.policy_faults = 2
@@ -146,7 +149,7 @@ def test_a_scheduler_says_at_once_what_it_is_and_after_a_step_what_it_has_to_do(
     long, short = Request(1000, 256), Request(30, 33)
     scheduler.requests = {"a": long, "b": short, "c": Request(200, 0)}
     scheduler.running = [long, short]
-    scheduler._pacer = type("P", (), {"law": CostLaw(0.02, 1e-3, 1e-6), "counts": Counts(float)})()
+    scheduler._pacer = SimpleNamespace(law=CostLaw(0.02, 1e-3, 1e-6), counts=Counts(float))
     assert scheduler._report_file is not None
     scheduler._report_file._left_s = float("-inf")
     assert scheduler.schedule() == "a step"
@@ -159,7 +162,7 @@ def test_a_scheduler_says_at_once_what_it_is_and_after_a_step_what_it_has_to_do(
 
 def test_a_law_that_was_never_measured_is_not_reported(tmp_path: Path) -> None:
     scheduler = ReportedScheduler(tmp_path)
-    scheduler._pacer = type("P", (), {"law": CostLaw(), "counts": Counts(float)})()
+    scheduler._pacer = SimpleNamespace(law=CostLaw(), counts=Counts(float))
     scheduler.update_from_output(None, None)
     assert report.read(tmp_path).report.law is None
 
