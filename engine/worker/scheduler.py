@@ -162,7 +162,7 @@ class PacedMixin(_Base):  # type: ignore[misc]  # vllm is untyped here
             queue.extend(requests)
 
     def _queued(self, request: Any) -> Prompt:
-        """A waiting prompt, less what device and store hold of it; the store's answer comes a little later."""
+        """A waiting prompt, less what device and store hold of it; the store answers a little later."""
         if request.num_computed_tokens:
             return _prompt(request, request.num_computed_tokens)
         device_tokens = self._get_local_prefix_cache_hit(request)[1]
