@@ -24,6 +24,7 @@ from engine.worker.lineage import die_with_parent, leave_quickly
 from engine.worker.messages import StepOrders, StepReport
 from engine.worker.mover import Mover
 from engine.worker.planner import Planner
+from engine.worker.report import Count, ReportFile, rank_says
 
 _LOG: Final = logging.getLogger("vllm.kvitto.connector")
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -61,6 +62,8 @@ class PrefixStoreConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vllm is
             namespace = layout.namespace_of(vllm_config, kv_cache_config, extra["identity"])
             self._namespace = namespace.digest
             self._store.describe(namespace)
+        journal_dir = Path(extra["journal_dir"])
+        self._counts_file = ReportFile.of_rank(journal_dir, vllm_config.parallel_config.rank)
         self._planner: Planner | None = None
         self._mover: Mover | None = None
         self._keeper: Keeper | None = None
@@ -73,13 +76,18 @@ class PrefixStoreConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vllm is
                 self._namespace,
                 block_tokens,
             )
-            self._planner = Planner(self._store, attestor, Journal(Path(extra["journal_dir"])))
+            self._planner = Planner(self._store, attestor, Journal(journal_dir))
         _LOG.info("prefix store %s, namespace %s", extra["store_dir"], self._namespace)
 
     @property
     def requires_kv_delivery(self) -> bool:
         """A cache: what it does not keep is computed again."""
         return False
+
+    @property
+    def namespace(self) -> str:
+        """Names its blocks in the store; empty without one."""
+        return self._namespace
 
     # The scheduler's half.
 
@@ -172,7 +180,17 @@ class PrefixStoreConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vllm is
 
     def build_connector_worker_meta(self) -> StepReport | None:
         """vLLM: what the scheduler's half has to learn."""
+        self._leave_counts()
         return self._mover.take_report() if self._mover is not None else None
+
+    @_or(None)
+    def _leave_counts(self) -> None:
+        if self._store is None or self._keeper is None or self._mover is None:
+            return
+        counts = self._mover.counts
+        counts[Count.EXPIRED_BLOCKS] = self._keeper.expired_blocks
+        counts[Count.EVICTED_BLOCKS] = self._store.evictor.evicted_blocks
+        self._counts_file.leave(lambda: rank_says(counts), at_once=True)
 
     def shutdown(self) -> None:
         """vLLM: the process is ending."""

@@ -5,14 +5,16 @@ appends, the API server's process reads and removes; the file system is all they
 yet is not there: a killed writer leaves at most that, and its successor cuts it off.
 """
 
+import contextlib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from engine.proof.attestation import DECODE_KIND, PREFILL_KIND
 from engine.wire import JournalLine, WireInvalid
@@ -116,6 +118,11 @@ class JournalReader:
         self._removable = [(self.acknowledged, monotonic_s())]
         self._followed: tuple[int, int] = (0, 0)
         self._places: dict[tuple[str, int, Kind], _Place] = {}
+        self._attested: Counter[str] = Counter()
+        self.read_lines = 0
+        self._follow()
+        self._attested.clear()
+        self.read_lines = 0
 
     def lines(self, after: int, limit: int) -> list[JournalLine]:
         """At most ``limit`` lines that nobody acknowledged, of a sequence above ``after``, rising."""
@@ -151,6 +158,11 @@ class JournalReader:
             return None
         return next((line for line, _ in _read(place.segment, place.offset)), None)
 
+    def attested_tokens(self) -> Counter[str]:
+        """Prompt tokens attested since this reader began: hit_device, hit_store, owed, miss."""
+        self._follow()
+        return self._attested
+
     def _follow(self) -> None:
         """Learn of lines that were written since the last call."""
         for segment in _segments(self._folder):
@@ -169,10 +181,13 @@ class JournalReader:
 
     def _index(self, line: JournalLine, place: _Place) -> None:
         self.last = max(self.last, line.sequence)
-        call = _call_of(line)
-        if call is not None:
+        self.read_lines += 1
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            payload = json.loads(line.attestation)["payload"]
+            call = str(payload["request_id"]), int(payload["attempt"]), _KINDS[payload["kind"]]
             self._places.pop(call, None)
             self._places[call] = place
+            self._attested.update(_prompt_tokens(payload))
 
     def _remove(self) -> None:
         """Remove segments of which all was acknowledged ten minutes ago; the writer's own stays."""
@@ -230,10 +245,12 @@ def _acknowledged(folder: Path) -> int:
         return 0
 
 
-def _call_of(line: JournalLine) -> tuple[str, int, Kind] | None:
-    """The call that a line attests."""
-    try:
-        payload = json.loads(line.attestation)["payload"]
-        return str(payload["request_id"]), int(payload["attempt"]), _KINDS[payload["kind"]]
-    except (ValueError, KeyError, TypeError):
-        return None
+def _prompt_tokens(payload: Mapping[str, Any]) -> dict[str, int]:
+    """How a computed prompt divides; nothing for what is no computed prompt."""
+    if payload["kind"] != PREFILL_KIND or not payload["computed"]:
+        return {}
+    device, store, owed = (
+        int(payload[name]) for name in ("hit_device_tokens", "hit_store_tokens", "owed_tokens")
+    )
+    miss = int(payload["prompt_tokens"]) - device - store - owed
+    return {"hit_device": device, "hit_store": store, "owed": owed, "miss": miss}

@@ -69,6 +69,22 @@ class Planner:
         found = self._answer(tracked.lookup, now_s)
         return None if found is None else found.blocks * self._block_tokens
 
+    def foresee(self, request: Any, device_tokens: int) -> int:
+        """Tokens of a waiting request that device and store hold, as far as is known now; never waits.
+
+        The first call asks the store, so that the answer of `match` is there when it is needed.
+        """
+        tracked = self._tracked.get(request.request_id)
+        if tracked is None:
+            return device_tokens
+        if tracked.lookup is None:
+            tracked.lookup = self._ask(tracked, device_tokens, clock.monotonic_s())
+        lookup = tracked.lookup
+        if lookup.match is None and lookup.future is not None and lookup.future.done():
+            lookup.match = answer(lookup.future, 0, Match(0))
+        found = 0 if lookup.match is None else lookup.match.blocks
+        return max(device_tokens, lookup.device_tokens + found * self._block_tokens)
+
     def _ask(self, tracked: Tracked, device_tokens: int, now_s: float) -> Lookup:
         if tracked.lookup is not None:
             self._release(tracked.lookup.match)

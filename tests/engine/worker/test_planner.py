@@ -14,7 +14,6 @@ from engine.store.directory import Match, PrefixStore
 from engine.worker import clock
 from engine.worker.messages import StepReport
 from engine.worker.planner import Planner
-from engine.worker.scheduler import split_tail
 
 from .vllm_double import NAMESPACE, Request, asked, attested, break_promise, keep, planner_of, step
 
@@ -319,13 +318,32 @@ def test_a_disk_that_does_not_answer_holds_back_its_request_and_no_step(tmp_path
     planner.close()
 
 
-@given(st.integers(0, 5000), st.integers(1, 600), st.integers(1, 600))
-def test_a_split_tail_keeps_progress_and_never_ends_beyond_the_chunk(
-    computed: int, chunk: int, more: int
+def test_what_a_waiting_request_will_not_compute_is_foreseen_without_waiting(
+    store: PrefixStore, planner: Planner
 ) -> None:
-    total = computed + chunk + more - 1
-    cut = split_tail(computed, chunk, total, 64)
-    boundary = (total - 1) // 64 * 64
-    assert 1 <= cut <= chunk
-    assert cut == chunk or computed + cut == boundary
-    assert not computed < boundary < computed + cut
+    request = Request(list(range(1000)))
+    keep(store, request.block_hashes[:8])
+    planner.add(request)
+    while (foreseen := planner.foresee(request, 128)) == 128:
+        pass
+    assert foreseen == 512
+    assert planner.foresee(request, 640) == 640, "the device has come to hold more"
+    assert planner.match(request, 128) == 384, "no second question"
+
+
+def test_of_a_disk_that_is_silent_nothing_is_foreseen() -> None:
+    store: Any = StuckStore()
+    planner = Planner(store, Attestor("prefill-0", KEY, CERTIFICATE, NAMESPACE, 64))
+    request = Request(list(range(1000)))
+    planner.add(request)
+    started_s = clock.monotonic_s()
+    assert planner.foresee(request, 64) == 64
+    assert clock.monotonic_s() - started_s < 1
+    store.blocks.release.set()
+    planner.close()
+
+
+def test_of_a_request_of_nobody_only_the_device_is_foreseen(planner: Planner) -> None:
+    request = Request(list(range(1000)), cache_salt=None)
+    planner.add(request)
+    assert planner.foresee(request, 64) == 64
