@@ -79,6 +79,7 @@ class Evictor:
     ) -> None:
         self._root = root
         self.quotas = quotas
+        self.evicted_blocks = 0
         self._remover = remover
         self._tombstones = tombstones
         self._log = log
@@ -86,7 +87,6 @@ class Evictor:
         self._lock = threading.Lock()
         # Set when the last survey's list of who goes first is used up: a new one is wanted.
         self.starved = threading.Event()
-        self.evicted_blocks = 0
 
     def admit(self, wish: Wish) -> Term | None:
         """Make room for a block and count it: the term it gets, or None when there is no room for it.
