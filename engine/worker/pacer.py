@@ -19,6 +19,7 @@ from typing import Any, Final, Self
 
 from engine.cost import CostFit, CostLaw, Work
 from engine.policy import FairOrder, Prompt, StepBudget, share_step
+from engine.worker.report import Count, Counts
 
 PACE_CONFIG: Final = "kvitto_pace"
 
@@ -78,6 +79,7 @@ class Pacer:
         self._fit = CostFit(CostLaw.read(law_file))
         self._fair = FairOrder()
         self._learned = 0
+        self.counts = Counts(float)
         self._stand_steps = 0
         self._stand_next = 1
 
@@ -140,6 +142,9 @@ class Pacer:
             return
         expected_s = self.law.step_s(step.work)
         _LOG.debug(STEP_LOG, step.work.tokens, seconds, expected_s, step.least_s, self._fit.margin)
+        self.counts[Count.STEPS] += 1
+        self.counts[Count.STEP_SECONDS] += seconds
+        self.counts[Count.STEP_EXPECTED_SECONDS] += expected_s
         self._fit.learn(step.work, seconds)
         self._learned += 1
         if self._learned % _STEPS_PER_WRITE == 0:

@@ -28,6 +28,7 @@ from engine.policy import Prompt
 from engine.wire import OUTPUT_FROM, TENANT, WEIGHT
 from engine.worker import clock
 from engine.worker.pacer import PACE_CONFIG, Pacer, Step, StepPlan
+from engine.worker.reported import ReportedMixin
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.scheduler import Scheduler as _Base
@@ -205,12 +206,18 @@ class PacedMixin(_Base):  # type: ignore[misc]  # vllm is untyped here
             pacer.measured(step, now_s - max(started_s, last_s))
 
 
-class TailScheduler(PacedMixin, Scheduler):  # type: ignore[misc]  # vllm is untyped here
+class TailScheduler(ReportedMixin, PacedMixin, Scheduler):  # type: ignore[misc]  # vllm is untyped here
     """For platforms whose steps do not overlap (CPU)."""
 
 
-class AsyncTailScheduler(PacedMixin, AsyncScheduler):  # type: ignore[misc]  # vllm is untyped here
+class AsyncTailScheduler(ReportedMixin, PacedMixin, AsyncScheduler):  # type: ignore[misc]  # vllm is untyped here
     """For accelerators, where the next step is decided while one is running."""
+
+
+def tail_scheduler(vllm_config: Any, *args: Any, **kwargs: Any) -> Any:
+    """The scheduler for vLLM's configuration, which turns overlapping steps off where there are none."""
+    overlapping = vllm_config.scheduler_config.async_scheduling
+    return (AsyncTailScheduler if overlapping else TailScheduler)(vllm_config, *args, **kwargs)
 
 
 def _is_prompt(request: Any, computed_tokens: int) -> bool:
