@@ -31,7 +31,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 from engine.cost import CHUNK_FLOOR_TOKENS, CostLaw, Work
 from engine.policy import FairOrder, Prompt, StepBudget
 from engine.wire import OUTPUT_FROM, TENANT, WEIGHT
-from engine.worker.pacer import PACE_CONFIG, Pacer, StepPlan
+from engine.worker.pacer import PACE_CONFIG, Pacer, Step, StepPlan
 from engine.worker.scheduler import AsyncTailScheduler, PacedMixin, TailScheduler, split_tail, tail_scheduler
 
 BLOCK = 64
@@ -43,7 +43,7 @@ CLASSES = [TailScheduler, AsyncTailScheduler]
 class SteadyPacer(Pacer):
     """Does not learn: the model's double takes no time, and soon everything would fit into one step."""
 
-    def measured(self, work: Work, largest_chunk_tokens: int, seconds: float) -> None:
+    def measured(self, step: Step, seconds: float) -> None:
         pass
 
 
