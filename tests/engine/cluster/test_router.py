@@ -13,13 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.api import Deadlines, EngineOptions, EngineUnavailable, Role, WorkerAddress
-from engine.cluster.prefixes import Prefixes, PromptTokens
+from engine.cluster import prefixes
+from engine.cluster.prefixes import Known, Prefixes, PromptTokens
 from engine.cluster.router import Ask, Placement, Router, Worker
 from engine.cluster.score import HANDOFF_S, Candidate, Load, choose, prefill_s
 from engine.cluster.worker_client import WorkerClient
 from engine.cost import CostLaw
 from engine.proof.prefix import block_hashes
 from engine.store.directory import PrefixStore
+from engine.store.namespace import Namespace
 from engine.wire import Stage, WorkerReport
 
 NAMESPACE = "5" * 64
@@ -175,6 +177,14 @@ async def test_an_idle_decode_worker_is_borrowed_when_that_is_much_sooner() -> N
         assert (await place(prompt(2000))).worker is prefill, "the last one is kept for the streams to come"
 
 
+async def test_nobody_borrows_for_less_than_a_hand_off_is_worth() -> None:
+    prefill, *_ = trio = workers("prefill", "decode", "decode")
+    async with placing(trio) as place:
+        waiting = await place(prompt(129))
+        assert 0 < waiting.left_ms < 1000 * HANDOFF_S
+        assert (await place(prompt(2000))).worker is prefill
+
+
 async def test_the_only_decode_worker_is_back_before_the_first_stream_needs_it() -> None:
     prefill, decode = pair = workers("prefill", "decode")
     async with placing(pair) as place:
@@ -236,6 +246,13 @@ async def test_a_report_corrects_how_much_of_a_prefill_is_left() -> None:
         assert worker.load.queued_ms > 5000, "and counts what nobody here has sent"
 
 
+def test_what_a_worker_said_dies_with_it() -> None:
+    (worker,) = workers("decode")
+    worker.hear(dataclasses.replace(IDLE, running=3), 0.0)
+    worker.lost()
+    assert (worker.ready, worker.load, worker.report is not None) == (False, Load(), True)
+
+
 async def test_a_draining_worker_is_given_nothing() -> None:
     first, second = pair = workers("prefill", "prefill")
     first.hear(dataclasses.replace(IDLE, draining=True), 0.0)
@@ -280,11 +297,33 @@ async def test_the_stored_part_is_found_exactly_and_leaves_a_token_to_compute(
 ) -> None:
     token_ids = tuple(range(1024))
     publish(PrefixStore(tmp_path, lambda: 1_790_000_000), token_ids, stored)
-    prefixes = Prefixes(tmp_path)
-    known = await prefixes.look_up(PromptTokens(token_ids, SALT, TENANT), {NAMESPACE, "", "../x", "6" * 64})
+    reading = Prefixes(tmp_path)
+    known = await reading.look_up(PromptTokens(token_ids, SALT, TENANT), {NAMESPACE, "", "../x", "6" * 64})
     assert known is not None
     assert known.stored_tokens == {NAMESPACE: min(stored, 15) * 64, "6" * 64: 0}
-    prefixes.close()
+    reading.close()
+
+
+async def test_blocks_are_as_long_as_their_namespace_says(tmp_path: Path) -> None:
+    store, token_ids = PrefixStore(tmp_path, lambda: 1_790_000_000), tuple(range(1024))
+    store.describe(Namespace(NAMESPACE, NAMESPACE, block_tokens=32))
+    for block_hash in block_hashes(token_ids, SALT, 32)[:9]:
+        store.namespace(NAMESPACE, TENANT).publish(block_hash, [memoryview(b"kv")], "chat")
+    reading = Prefixes(tmp_path)
+    known = await reading.look_up(PromptTokens(token_ids, SALT, TENANT), {NAMESPACE})
+    assert known is not None
+    assert known.stored_tokens == {NAMESPACE: 288}
+    reading.close()
+
+
+def test_only_so_many_blocks_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefixes, "REMEMBERED_MAX", 3)
+    remembering = Prefixes(None)
+    old, new = Known([b"a", b"b"]), Known([b"c", b"d"])
+    remembering.remember(old, "w0")
+    remembering.remember(new, "w1")
+    assert [remembering.on_device(new, "w1"), remembering.on_device(old, "w0")] == [2, 0]
+    assert len(remembering._workers) == 3
 
 
 async def test_a_disk_that_hangs_delays_nobody_for_long() -> None:
