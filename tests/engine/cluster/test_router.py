@@ -111,6 +111,28 @@ async def test_an_output_avoids_a_worker_that_has_a_prompt_to_compute() -> None:
         assert (await place(output(500))).worker is first, "its first token says that the prompt is computed"
 
 
+async def test_a_worker_for_everything_is_given_prompts_by_its_queue_then_by_its_streams() -> None:
+    first, second = pair = workers("both", "both")
+    async with placing(pair) as place:
+        stream = await place(output(500))
+        assert stream.worker is first
+        computing = await place(prompt(1000))
+        assert (computing.worker, computing.stage, computing.reason) == (second, "both", "mono")
+        assert (await place(prompt(500))).worker is first, "a queue is worth more than a stream"
+
+
+def test_scores_are_the_measured_laws() -> None:
+    one = Candidate(0, "decode", "stored", 0, Load(), 9, 10**6)
+    assert one.score_ns(Load(2, 1000, 0)) == 2 * 470_000 + 1000 * 3_200, "0.47 ms a request, 3.2 us a token"
+    assert one.score_ns(Load(0, 0, 1280)) == pytest.approx(10**7, rel=1e-3), (
+        "a prefill delays an output once, not each token"
+    )
+    waiting = dataclasses.replace(one, stage="prefill", own_ns=5)
+    assert waiting.score_ns(Load(9, 9999, 3)) == 3_000_005
+    law = CostLaw(0.01, 0.001, 0.0)
+    assert [prefill_s(law, 64, 64 + n) for n in (1, 512, 513)] == pytest.approx([0.011, 0.522, 0.533])
+
+
 async def test_strict_roles_are_kept() -> None:
     prefill, decode, both = trio = workers("prefill", "decode", "both")
     router = router_of(trio, elastic=False, worker_requests_max=1)
