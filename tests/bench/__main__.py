@@ -1,19 +1,21 @@
-"""`python -m tests.bench`: starts a stack of its own twice, prints what it does beside what is promised.
+"""`python -m tests.bench [NAME...]` prints what the house does beside what is promised.
 
-`python -m tests.bench store` measures the prefix store alone, without a stack. Exit status 1 when a limit is
+Without a name all are measured but `curve`, which says what else could be had. Exit status 1 when a limit is
 broken. Seconds of a busy machine say little; trust the ratio.
 """
 
+import argparse
 import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench import first_token, memory, start, store
+from tests.bench import burst, fairness, first_token, memory, mixed, start, steps, store
 from tests.bench.row import Row
 from tests.bench.stack import Stack
 
@@ -52,11 +54,30 @@ def of_a_stack() -> list[Row]:
         shutil.rmtree(place, ignore_errors=True)
 
 
+BENCHES: dict[str, Callable[[], list[Row]]] = {
+    "stack": of_a_stack,
+    "store": store.main,
+    "steps": steps.measure,
+    "burst": burst.measure,
+    "fairness": fairness.measure,
+    "mixed": mixed.measure,
+    "curve": mixed.curve,
+}
+
+
 def main() -> int:
-    """Measure what the arguments name, a whole stack without any; print."""
-    rows = store.main() if sys.argv[1:] == ["store"] else of_a_stack()
-    Console(width=max(Console().width, 150)).print(table_of(rows))
-    return 0 if all(row.kept for row in rows) else 1
+    """Measure what is named, print it when each is done."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHES))
+    names: list[str] = parser.parse_args().names or [name for name in BENCHES if name != "curve"]
+    if unknown := set(names) - set(BENCHES):
+        parser.error(f"no bench of this name: {', '.join(sorted(unknown))}")
+    kept = True
+    for name in names:
+        rows = BENCHES[name]()
+        Console(width=max(Console().width, 150)).print(table_of(rows))
+        kept = kept and all(row.kept for row in rows)
+    return 0 if kept else 1
 
 
 if __name__ == "__main__":
