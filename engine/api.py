@@ -4,6 +4,7 @@ import asyncio
 
 from engine.cluster.accept import Acceptance
 from engine.cluster.bodies import Bodies
+from engine.cluster.counts import Counts
 from engine.cluster.dispatch import Dispatcher
 from engine.cluster.generation import Generation, Prefilled
 from engine.cluster.options import Deadlines, EngineOptions, Role, WorkerAddress, WorkerSnapshot
@@ -21,6 +22,7 @@ from engine.errors import (
 )
 
 __all__ = [
+    "Counts",
     "Deadlines",
     "Engine",
     "EngineError",
@@ -85,6 +87,11 @@ class Engine:
     def ready(self) -> bool:
         """Whether at least one worker that prefills and one that decodes answer their health checks."""
         return self._router.ready
+
+    @property
+    def counts(self) -> Counts:
+        """What its router did since the process began; the numbers only rise."""
+        return self._router.counts
 
     def submit(self, request: GenerateRequest) -> Generation:
         """Begin a request; failures come out of the generation, never out of this call."""
