@@ -4,6 +4,7 @@ import asyncio
 
 from engine.cluster.accept import Acceptance
 from engine.cluster.bodies import Bodies
+from engine.cluster.control import Control
 from engine.cluster.dispatch import Dispatcher
 from engine.cluster.generation import Generation, Prefilled
 from engine.cluster.options import Deadlines, EngineOptions, Role, WorkerAddress, WorkerSnapshot
@@ -19,8 +20,10 @@ from engine.errors import (
     PromptRefused,
     WorkerAnswerInvalid,
 )
+from engine.wire import WorkerReport
 
 __all__ = [
+    "Control",
     "Deadlines",
     "Engine",
     "EngineError",
@@ -38,6 +41,7 @@ __all__ = [
     "TokenChunk",
     "WorkerAddress",
     "WorkerAnswerInvalid",
+    "WorkerReport",
     "WorkerSnapshot",
 ]
 

@@ -4,7 +4,7 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ import psutil
 
 from admin.settings import write_private
 from admin.stack.errors import StackRunning
+from engine.shapes.shape import Shape
 
 Phase = Literal["starting", "ready", "stopping", "stopped", "failed"]
 PartState = Literal["waiting", "starting", "ready", "restarting", "stopping", "stopped", "failed"]
@@ -20,13 +21,12 @@ PartState = Literal["waiting", "starting", "ready", "restarting", "stopping", "s
 
 @dataclass(frozen=True, slots=True)
 class StackOptions:
-    """What `kvitto up` was asked for."""
+    """What `kvitto up` was asked for. Without ``engine`` the workers of the shape are not started."""
 
     data_dir: Path
     port: int = 8080
     model: str | None = None
-    prefill: int = 1
-    decode: int = 1
+    shape: Shape = field(default_factory=lambda: Shape.split(1, 1, ()))
     engine: bool = True
     detach: bool = False
     host: str = "127.0.0.1"

@@ -56,6 +56,7 @@ def cli_settings(tmp_path: Path, database_url: str, valkey_url: str) -> Settings
         workers=(),
         key_pepper=PEPPER,
         salt_secret=bytes(32),
+        worker_secret=bytes(32),
         deployment_public_key=bytes(32),
     )
     settings.write(layout.settings)
