@@ -56,8 +56,11 @@ class Engine:
 
     def __init__(self, options: EngineOptions) -> None:
         self._options = options
-        self._workers = tuple(Worker(WorkerClient(a, options.deadlines)) for a in options.workers)
-        self._router = Router(self._workers, options.worker_requests_max)
+        self._workers = tuple(
+            Worker(WorkerClient(address, options.deadlines, options.call_headers))
+            for address in options.workers
+        )
+        self._router = Router(self._workers, options)
         self._watch = Watch(self._workers, options.deadlines)
         self._dispatcher = Dispatcher(
             self._router,
@@ -72,11 +75,13 @@ class Engine:
         for worker in self._workers:
             await worker.client.open()
         await self._watch.open()
+        await self._router.open()
 
     async def close(self) -> None:
         """Cancel what still runs and disconnect. Whoever wants a generation to end waits for it first."""
         await self._watch.close()
         await asyncio.gather(*(generation.cancel() for generation in self._generations))
+        await self._router.close()
         for worker in self._workers:
             await worker.client.close()
 

@@ -1,6 +1,7 @@
 """The one module that imports redis: connect, commands coalesced per loop tick, scripts, messages."""
 
 import asyncio
+import functools
 import hashlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
@@ -45,6 +46,9 @@ class Script:
     def __post_init__(self) -> None:
         digest = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
         object.__setattr__(self, "digest", digest)
+
+
+_script = functools.lru_cache(maxsize=32)(Script)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,12 @@ class Valkey:
     def run(self, script: Script, keys: Sequence[str], arguments: Sequence[Word]) -> asyncio.Future[Reply]:
         """Run a script; loads it when the server does not know it. Raises as `call`."""
         return self._enqueue(("EVALSHA", script.digest, len(keys), *keys, *arguments), script)
+
+    def run_source(
+        self, source: str, keys: Sequence[str], arguments: Sequence[Word]
+    ) -> asyncio.Future[Reply]:
+        """Run a script given as text, as `run` does: for packages that know no `Script`."""
+        return self.run(_script(source), keys, arguments)
 
     async def publish(self, channel: str, message: str) -> None:
         """Send a message to every process that listens now. Raises as `call`."""

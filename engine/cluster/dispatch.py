@@ -9,10 +9,11 @@ from engine.cluster.accept import Acceptance
 from engine.cluster.answer import WorkerDown
 from engine.cluster.bodies import Bodies
 from engine.cluster.request import GenerateRequest, TokenChunk
-from engine.cluster.router import Lease, Router, Stage, Worker
+from engine.cluster.router import Placement, Router, Worker
 from engine.cluster.worker_client import WorkerClient
 from engine.errors import EngineFailed, EngineUnavailable, WorkerAnswerInvalid
 from engine.proof.attestation import PrefillAttestation
+from engine.wire import Stage
 
 ATTEMPTS_MAX: Final = 2
 
@@ -126,7 +127,7 @@ class Dispatcher:
                 return
 
     @contextlib.contextmanager
-    def _at(self, call: Call, at: Whereabouts) -> Iterator[Lease]:
+    def _at(self, call: Call, at: Whereabouts) -> Iterator[Placement]:
         """Hold a lease and say where the request is; the place is kept when it is cancelled there."""
         with self._router.lease(call.worker, call.stage, len(call.request.prompt_ids)) as lease:
             at.running = (call.worker.client, call.body["request_id"])

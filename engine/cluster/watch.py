@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 
+from engine.cluster.answer import WorkerDown
 from engine.cluster.options import Deadlines
 from engine.cluster.router import Worker
 
@@ -37,4 +38,12 @@ class Watch:
             await self._check(worker)
 
     async def _check(self, worker: Worker) -> None:
-        worker.ready = await worker.client.healthy()
+        if not await worker.client.healthy():
+            worker.ready = False
+            return
+        try:
+            worker.report = await worker.client.report()
+        except WorkerDown:
+            worker.ready = False
+        else:
+            worker.ready = worker.report is None or not worker.report.draining

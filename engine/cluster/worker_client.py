@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -15,11 +15,26 @@ from engine.cluster.answer import AnswerGarbled, WorkerDown
 from engine.cluster.options import Deadlines, WorkerAddress
 from engine.cluster.request import TokenChunk
 from engine.errors import PromptRefused, WorkerAnswerInvalid
-from engine.wire import ABORT_PATH, ENGINE_ID_PREFIX, GENERATE_PATH, HEALTH_PATH
+from engine.wire import (
+    ABORT_PATH,
+    ENGINE_ID_PREFIX,
+    GENERATE_PATH,
+    HEALTH_PATH,
+    REPORT_PATH,
+    WireInvalid,
+    WorkerReport,
+)
 
 ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 
 _BROKEN = (aiohttp.ClientError, OSError, TimeoutError)
+
+# Headers that prove a call to be the deployment's, from its method, path with query, and body.
+Sign = Callable[[str, str, bytes], Mapping[str, str]]
+
+
+def _unsigned(_method: str, _path: str, _body: bytes) -> Mapping[str, str]:
+    return {}
 
 
 class WorkerClient:
@@ -29,9 +44,10 @@ class WorkerClient:
     socket costs less than deciding which it was.
     """
 
-    def __init__(self, address: WorkerAddress, deadlines: Deadlines) -> None:
+    def __init__(self, address: WorkerAddress, deadlines: Deadlines, sign: Sign = _unsigned) -> None:
         self.address = address
         self._deadlines = deadlines
+        self._sign = sign
         self._session: aiohttp.ClientSession | None = None
 
     async def open(self) -> None:
@@ -56,6 +72,28 @@ class WorkerClient:
                 return response.status == HTTPStatus.OK
         except _BROKEN:
             return False
+
+    async def report(self) -> WorkerReport | None:
+        """Ask the worker what it says of itself; None when it does not say, as stock engines do not.
+
+        Raises:
+            WorkerDown: it does not answer, or refuses us: it would refuse every call of ours.
+        """
+        headers = self._sign("GET", REPORT_PATH, b"")
+        try:
+            async with (
+                asyncio.timeout(self._deadlines.health_s),
+                self._opened.get(REPORT_PATH, headers=headers) as response,
+            ):
+                if response.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
+                    raise WorkerDown(f"HTTP {response.status}: it does not take us for the deployment")
+                if response.status != HTTPStatus.OK:
+                    return None
+                return WorkerReport.from_json(msgspec.json.decode(await response.read()))
+        except (msgspec.DecodeError, RecursionError, WireInvalid):
+            return None
+        except _BROKEN as error:
+            raise WorkerDown(_reason(error, "report")) from error
 
     async def prefill(self, body: dict[str, Any]) -> dict[str, Any]:
         """Run a request to its end and return the parameters that came back with it.
@@ -135,9 +173,9 @@ class WorkerClient:
     def _post(
         self, path: str, body: dict[str, Any]
     ) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        return self._opened.post(
-            path, data=msgspec.json.encode(body), headers={"Content-Type": "application/json"}
-        )
+        content = msgspec.json.encode(body)
+        headers = {"Content-Type": "application/json", **self._sign("POST", path, content)}
+        return self._opened.post(path, data=content, headers=headers)
 
     @property
     def _opened(self) -> aiohttp.ClientSession:

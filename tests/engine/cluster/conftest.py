@@ -15,7 +15,15 @@ from engine.api import Deadlines, Engine, EngineOptions, GenerateRequest, Role, 
 from engine.proof import signed
 from engine.proof.attestation import PrefillAttestation, commitment
 from engine.proof.certificate import DeploymentKey
-from engine.wire import ABORT_PATH, GENERATE_PATH, HEALTH_PATH, AnswerParams, RequestParams
+from engine.wire import (
+    ABORT_PATH,
+    GENERATE_PATH,
+    HEALTH_PATH,
+    REPORT_PATH,
+    AnswerParams,
+    RequestParams,
+    WorkerReport,
+)
 
 Handler = Callable[[web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
 
@@ -42,6 +50,7 @@ class WorkerDouble:
         self.on_decode: Handler = self.answered
         self.healthy = True
         self.stalled = False
+        self.report: WorkerReport | None = None  # None: as an engine without our routes
         self.bodies: list[dict[str, Any]] = []
         self.aborted: list[str] = []
         self.entered = asyncio.Event()
@@ -51,6 +60,7 @@ class WorkerDouble:
     async def start(self) -> None:
         app = web.Application()
         app.router.add_get(HEALTH_PATH, self._health)
+        app.router.add_get(REPORT_PATH, self._report)
         app.router.add_post(GENERATE_PATH, self._generate)
         app.router.add_post(ABORT_PATH, self._abort)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
@@ -142,6 +152,9 @@ class WorkerDouble:
             await asyncio.Event().wait()
         return web.Response(status=200 if self.healthy else 503)
 
+    async def _report(self, request: web.Request) -> web.Response:
+        return web.Response(status=404) if self.report is None else web.json_response(self.report.to_json())
+
     async def _generate(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         self.bodies.append(body)
@@ -160,7 +173,7 @@ class OpenEngine(Protocol):
     """Starts the doubles and an engine over them."""
 
     def __call__(
-        self, *doubles: WorkerDouble, deadlines: Deadlines = ..., worker_requests_max: int = ...
+        self, *doubles: WorkerDouble, deadlines: Deadlines = ..., worker_requests_max: int = ..., **more: Any
     ) -> contextlib.AbstractAsyncContextManager[Engine]: ...
 
 
@@ -193,7 +206,7 @@ def deadlines() -> Deadlines:
 def open_engine(deployment: DeploymentKey) -> OpenEngine:
     @contextlib.asynccontextmanager
     async def opened(
-        *doubles: WorkerDouble, deadlines: Deadlines = DEADLINES, worker_requests_max: int = 8
+        *doubles: WorkerDouble, deadlines: Deadlines = DEADLINES, worker_requests_max: int = 8, **more: Any
     ) -> AsyncIterator[Engine]:
         options = EngineOptions(
             workers=tuple(double.address for double in doubles),
@@ -201,6 +214,7 @@ def open_engine(deployment: DeploymentKey) -> OpenEngine:
             deployment_public_key=signed.public_bytes(deployment.public),
             deadlines=deadlines,
             worker_requests_max=worker_requests_max,
+            **more,
         )
         for double in doubles:
             await double.start()

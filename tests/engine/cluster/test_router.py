@@ -6,7 +6,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.api import Deadlines, Role, WorkerAddress
+from engine.api import Deadlines, EngineOptions, Role, WorkerAddress
 from engine.cluster.router import KV_TOKENS_PER_REQUEST, Router, Worker
 from engine.cluster.worker_client import WorkerClient
 
@@ -16,9 +16,14 @@ def workers(*roles: Role) -> list[Worker]:
     return [Worker(WorkerClient(address, Deadlines()), ready=True) for address in addresses]
 
 
+def router_of(workers: list[Worker], requests_max: int) -> Router:
+    addresses = tuple(worker.client.address for worker in workers)
+    return Router(workers, EngineOptions(addresses, b"s" * 32, b"", worker_requests_max=requests_max))
+
+
 def test_a_prefill_goes_where_the_fewest_tokens_wait() -> None:
     first, second = pair = workers("prefill", "prefill")
-    router = Router(pair, 8)
+    router = router_of(pair, 8)
     with router.lease(first, "prefill", 1000), router.lease(second, "prefill", 300):
         with router.lease(second, "prefill", 300):
             assert router.choose("prefill", ()) is second, "two short ones before one long one"
@@ -28,7 +33,7 @@ def test_a_prefill_goes_where_the_fewest_tokens_wait() -> None:
 
 def test_a_decode_weighs_running_requests_and_context() -> None:
     first, second = pair = workers("decode", "decode")
-    router = Router(pair, 8)
+    router = router_of(pair, 8)
     with (
         router.lease(first, "decode", 10) as lease,
         router.lease(first, "decode", 10),
@@ -44,7 +49,7 @@ def test_a_decode_weighs_running_requests_and_context() -> None:
 
 def test_roles_readiness_and_room_are_kept() -> None:
     prefill, decode, both = trio = workers("prefill", "decode", "both")
-    router = Router(trio, 1)
+    router = router_of(trio, 1)
     prefill.ready = False
     assert router.choose("prefill", ()) is both
     with router.lease(both, "decode", 1):
@@ -58,7 +63,7 @@ def test_roles_readiness_and_room_are_kept() -> None:
 @given(st.lists(st.integers(1, 5000), min_size=1, max_size=30))
 def test_leases_return_what_they_took(sizes: Sequence[int]) -> None:
     pair = workers("prefill", "prefill")
-    router = Router(pair, 100)
+    router = router_of(pair, 100)
     open_leases = []
     for size in sizes:
         chosen = router.choose("prefill", ())
