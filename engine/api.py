@@ -7,7 +7,14 @@ from engine.cluster.bodies import Bodies
 from engine.cluster.control import Control
 from engine.cluster.dispatch import Dispatcher
 from engine.cluster.generation import Generation, Prefilled
-from engine.cluster.options import Deadlines, EngineOptions, Role, WorkerAddress, WorkerSnapshot
+from engine.cluster.options import (
+    Deadlines,
+    EngineOptions,
+    Role,
+    ScriptRunner,
+    WorkerAddress,
+    WorkerSnapshot,
+)
 from engine.cluster.request import FinishReason, GenerateRequest, Sampling, TokenChunk
 from engine.cluster.router import Router, Worker
 from engine.cluster.watch import Watch
@@ -38,6 +45,7 @@ __all__ = [
     "PromptRefused",
     "Role",
     "Sampling",
+    "ScriptRunner",
     "TokenChunk",
     "WorkerAddress",
     "WorkerAnswerInvalid",
