@@ -38,7 +38,7 @@ class Stack:
         self._steps = {name: PartStatus(name) for name in ("memory", "model", "setup")}
         me = psutil.Process()
         self._status = StackStatus(
-            options.data_dir, phase="starting", pid=me.pid, pid_started_s=me.create_time(),
+            options.data_dir, phase="starting", pid=me.pid, pid_started_s=state.started_s(me),
             served_name=model.served_name_of(options.model),
         )  # fmt: skip
         self._stop_asked = asyncio.Event()

@@ -49,7 +49,10 @@ class PartStatus:
 
 @dataclass(frozen=True, slots=True)
 class StackStatus:
-    """The whole stack. ``parts`` are what stays, ``steps`` what a start goes through once."""
+    """The whole stack. ``parts`` are what stays, ``steps`` what a start goes through once.
+
+    ``pid`` and ``pid_started_s`` (`started_s`) name its supervisor.
+    """
 
     data_dir: Path
     phase: Phase = "stopped"
@@ -151,12 +154,17 @@ def measured(part: PartStatus, now_s: float) -> PartStatus:
     return replace(part, uptime_s=uptime_s, memory_bytes=_memory_bytes(part.pid))
 
 
-def same_process(pid: int, started_s: float | None) -> bool:
-    """Say whether ``pid`` is still the process that started at that Unix time (pids are used again)."""
+def started_s(process: psutil.Process) -> float:
+    """When a process started, in seconds since the machine did: setting the clock does not move that."""
+    return float(process.create_time() - psutil.boot_time())
+
+
+def same_process(pid: int, begun_s: float | None) -> bool:
+    """Say whether ``pid`` is still the process that started then (`started_s`; pids are used again)."""
     try:
         found = psutil.Process(pid)
         alive = found.status() != psutil.STATUS_ZOMBIE
-        return alive and (started_s is None or abs(found.create_time() - started_s) < 1.0)
+        return alive and (begun_s is None or abs(started_s(found) - begun_s) < 1.0)
     except psutil.NoSuchProcess:
         return False
 

@@ -4,6 +4,7 @@ import os
 import stat
 from pathlib import Path
 
+import psutil
 import pytest
 
 from admin import settings
@@ -101,6 +102,11 @@ def test_the_state_of_a_dead_supervisor_says_stopped(tmp_path: Path) -> None:
     StackStatus(tmp_path, phase="ready", pid=os.getpid(), pid_started_s=1.0).write()  # the pid was used again
     found = state.read(tmp_path)
     assert (found.phase, found.pid, found.parts) == ("stopped", None, ())
+
+
+def test_when_a_process_started_is_told_without_the_clock() -> None:
+    ticks = int(Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[19])
+    assert state.started_s(psutil.Process()) == pytest.approx(ticks / os.sysconf("SC_CLK_TCK"), abs=0.01)
 
 
 def test_workers_keep_their_certified_keys(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from admin.stack.errors import WorkerMissing
 from admin.stack.part import Part, Plan
 from admin.stack.process import Command
 from admin.stack.restart import control_of, restart
-from admin.stack.state import Layout, StackStatus
+from admin.stack.state import Layout, StackStatus, started_s
 
 ROOT = Path(__file__).parents[3]
 SECRET = b"s" * 32
@@ -101,9 +101,7 @@ class Rig:
 
     def show(self) -> None:
         me = psutil.Process()
-        StackStatus(
-            self.layout.data_dir, "ready", me.pid, me.create_time(), parts=(self.part.status,)
-        ).write()
+        StackStatus(self.layout.data_dir, "ready", me.pid, started_s(me), parts=(self.part.status,)).write()
 
     @property
     def acts(self) -> list[str]:
