@@ -79,6 +79,7 @@ class PrefixStore:
         now_s: the clock, in Unix seconds.
         quotas: limits; none by default.
         classes: seconds that each retention class promises.
+        promises: False stores blocks unpromised, for the same seconds while there is room.
     """
 
     def __init__(
@@ -87,7 +88,9 @@ class PrefixStore:
         now_s: Callable[[], int],
         quotas: Quotas = _UNLIMITED,
         classes: Mapping[str, int] = RETENTION_S,
+        promises: bool = True,
     ) -> None:
+        self.promises = promises
         self.root = root
         self.now_s = now_s
         self._classes = classes
@@ -236,8 +239,11 @@ class TenantBlocks:
         try:
             status = path.stat()
             known = Term.of(status)
+            if known.promised and not self._store.promises:
+                return True  # a promise of another worker, or of before: kept, not prolonged
             promised = known.promised or (
-                not self._tombstones.owes(block_hash)
+                self._store.promises
+                and not self._tombstones.owes(block_hash)
                 and self._store.evictor.may_promise(self._place, status.st_size)
             )
             ends_s = max(known.ends_s, self._store.promise_end_s(retention_class))
@@ -254,10 +260,10 @@ class TenantBlocks:
         return True
 
     def keep(self, block_hashes: Sequence[bytes], retention_class: str) -> int | None:
-        """Renew the promise of blocks that were used; `promised_until` of all of them."""
+        """Renew blocks that were used; `promised_until` of all of them, None where nothing is promised."""
         for block_hash in block_hashes:
             self.renew(block_hash, retention_class)
-        return self.promised_until(block_hashes)
+        return self.promised_until(block_hashes) if self._store.promises else None
 
     def publish(
         self,
@@ -296,7 +302,7 @@ class TenantBlocks:
         if follows and not evictor.quotas.unlimited and not self._there(sealed.parent):
             return Published.FULL
         ends_s = self._store.promise_end_s(retention_class)
-        asked = Term(ends_s, promised=not self._tombstones.owes(block_hash))
+        asked = Term(ends_s, promised=self._store.promises and not self._tombstones.owes(block_hash))
         term = evictor.admit(Wish(self._place, block_hash, sealed.parent, sealed.file_bytes, asked))
         if term is None:
             return Published.FULL

@@ -176,6 +176,7 @@ class Evictor:
     ) -> None:
         self._root = root
         self.quotas = quotas
+        self.evicted_blocks = 0
         self._remover = remover
         self._tombstones = tombstones
         self._census: Census | None = None
@@ -296,6 +297,7 @@ class Evictor:
             outcome is Removed.REMOVED and victim.term.promised and victim.term.ends_s > self._remover.now_s()
         )
         census.forget(key)
+        self.evicted_blocks += outcome is Removed.REMOVED
         if broken:
             census.guaranteed_bytes[place.tenant] += victim.file_bytes
         return True
