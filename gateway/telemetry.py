@@ -61,3 +61,34 @@ class Telemetry:
     def render(self) -> bytes:
         """Write all metrics in Prometheus' text format."""
         return generate_latest(self.registry)
+
+
+class SweepTelemetry:
+    """The metrics of whoever keeps journals and sweeps; its own registry, as `Telemetry`."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.journal_lines = Counter(
+            "kvitto_journal_lines", "Attestations kept from workers' journals.", registry=self.registry
+        )
+        self.journals_unreachable = Gauge(
+            "kvitto_journals_unreachable",
+            "Workers whose journal could not be drained.",
+            registry=self.registry,
+        )
+        self.holds_swept = Counter(
+            "kvitto_holds_swept",
+            "Expired holds, by what became of them.",
+            ("outcome",),
+            registry=self.registry,
+        )
+        self.receipts = Counter(
+            "kvitto_receipts",
+            "Requests, by how well workers attest them.",
+            ("grade",),
+            registry=self.registry,
+        )
+
+    def render(self) -> bytes:
+        """Write all metrics in Prometheus' text format."""
+        return generate_latest(self.registry)

@@ -107,9 +107,13 @@ class EngineOptions:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSnapshot:
-    """One worker as the engine sees it now; `running` counts this process's stages on it."""
+    """One worker as the engine sees it now; `running` counts this process's stages on it.
+
+    A `draining` worker lives, but is given nothing.
+    """
 
     name: str
     role: Role
     ready: bool
     running: int
+    draining: bool = False

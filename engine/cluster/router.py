@@ -1,23 +1,32 @@
-"""Where a request goes: prefill by queued tokens, decode by running requests and accumulated KV length.
+"""Where a request goes: the ways there are to place a call, and what each costs (`engine.cluster.score`).
 
-The ledger is this process's own and counts what this process has sent. Several gateways over the same workers
-need the shared leases in Valkey that come with issue 3, and so do measured step costs in place of token
-counts.
+Roles are elastic. A prompt goes to a prefill worker, unless none is ready, or so little of it is left to
+compute that the hand-off costs more, or a decode worker idles and would be done much sooner. A long prompt
+never joins streams on a decode worker while there are prefill workers: steady streams are why they exist.
 """
 
 import contextlib
+import math
+import time
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from engine.cluster.options import EngineOptions, WorkerSnapshot
-from engine.cluster.worker_client import WorkerClient
+from engine.cluster.counts import Counts
+from engine.cluster.leases import Leases
+from engine.cluster.ledger import Placement, Worker
+from engine.cluster.options import EngineOptions, Role
+from engine.cluster.prefixes import Known, Prefixes, PromptTokens
+from engine.cluster.score import HANDOFF_S, LOAD_BLOCK_S, NS_PER_S, Candidate, Load, prefill_s
 from engine.errors import EngineUnavailable
-from engine.wire import Stage, WorkerReport
+from engine.proof.prefix import BLOCK_TOKENS
+from engine.wire import Stage
 
-# A decode step costs about 18 ms + 0.47 ms a request + 3.2 us a token of context (measured on the CPU build,
-# shared notes A.4): a running request weighs as much as this many tokens of context.
-KV_TOKENS_PER_REQUEST: Final = 150
+__all__ = ["Ask", "Placement", "Router", "Worker"]
+
+# Up to so much left to compute is little: it is a step of its own anywhere.
+LITTLE_TOKENS: Final = 2 * BLOCK_TOKENS
+RETRY_AFTER_S_MAX: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,106 +48,198 @@ class Ask:
     output_max: int
 
 
-@dataclass(slots=True, eq=False)
-class Worker:
-    """A worker as this process sees it."""
-
-    client: WorkerClient
-    ready: bool = False
-    leases: "list[Placement]" = field(default_factory=list)
-    report: WorkerReport | None = None
-
-    @property
-    def name(self) -> str:
-        """Return the name it is certified for."""
-        return self.client.address.name
-
-    def serves(self, stage: Stage) -> bool:
-        """Whether its role covers the stage."""
-        return self.client.address.role in {stage, "both"}
-
-    def load(self, stage: Stage) -> int:
-        """Return what a new request of this stage would wait behind, in tokens.
-
-        A prefill counts its whole prompt, although stored blocks will cost it next to nothing: what is stored
-        is known to the worker alone. Stages of the other kind on the same worker count as well.
-        """
-        tokens = sum(lease.tokens for lease in self.leases)
-        return tokens + (KV_TOKENS_PER_REQUEST * len(self.leases) if stage == "decode" else 0)
-
-    def snapshot(self) -> WorkerSnapshot:
-        """Return its state now."""
-        return WorkerSnapshot(self.name, self.client.address.role, self.ready, len(self.leases))
-
-
-@dataclass(slots=True, eq=False)
-class Placement:
-    """One call of one request on one worker. Its owner raises `tokens` as the context grows."""
-
-    worker: Worker
-    stage: Stage
-    tokens: int
-
-
 class Router:
-    """Chooses workers and keeps the ledger of what runs where."""
+    """Places calls on workers. Safe to use before `open`, then by this process's own ledger alone."""
 
     def __init__(self, workers: Sequence[Worker], options: EngineOptions) -> None:
         self.workers = tuple(workers)
+        self._index = {worker: index for index, worker in enumerate(self.workers)}
+        self.counts = Counts()
         self._options = options
+        self._queue_ms_max = round(1000 * options.queue_s_max)
+        self._prefixes = Prefixes(options.store_dir)
+        self._leases = Leases(self.workers, options.shared, options.gateway, self.counts)
 
     async def open(self) -> None:
         """Begin to share the ledger."""
+        await self._leases.open()
 
     async def close(self) -> None:
         """Share it no longer."""
+        await self._leases.close()
+        self._prefixes.close()
+
+    @property
+    def ready(self) -> bool:
+        """Whether a request could be served: by any worker if roles are elastic, else by one a stage."""
+        ready = self._ready(())
+        if self._options.elastic:
+            return bool(ready)
+        return all(self._of(ready, role) for role in ("prefill", "decode"))
 
     @contextlib.asynccontextmanager
     async def placed(self, ask: Ask, tried: Collection[Worker]) -> AsyncIterator[Placement]:
-        """Choose a worker and count the call there while the block lasts.
+        """Choose a worker, and count the call there while the block lasts.
 
         Args:
             ask: what is to be done.
             tried: workers that have failed this request already.
 
         Raises:
-            EngineUnavailable: no worker is ready and has room.
+            EngineUnavailable: no worker is ready, or none has room, or all have too long a queue.
         """
-        stage: Stage = "prefill" if ask.kind == "prompt" else "decode"
-        worker = self.choose(stage, tried)
-        if worker is None:
-            reason = f"no worker that can {stage} is ready and has room"
-            raise EngineUnavailable(reason, retry_after_s=self._options.deadlines.retry_after_s)
-        with self.lease(worker, stage, len(ask.token_ids)) as placement:
+        if ask.kind == "prompt":
+            known = await self._look_up(ask, tried)
+            candidates = self._prompt_candidates(ask, known, self._ready(tried))
+        else:
+            known = None
+            candidates = self._output_candidates(ask, self._ready(tried))
+        placement = await self._leases.place(candidates) if candidates else None
+        if placement is None:
+            raise self._refusal(ask, candidates)
+        try:
+            self.counts.placements[placement.stage, placement.reason] += 1
+            if tried:
+                self.counts.retries[placement.stage] += 1
+            if known is not None:
+                self._prefixes.remember(known, placement.worker.name)
             yield placement
+        finally:
+            self._leases.release(placement)
 
     def choose(self, stage: Stage, tried: Collection[Worker]) -> Worker | None:
-        """Return the ready worker with room and the least load, the first of equals; None if there is none.
-
-        Args:
-            stage: what is to be done there.
-            tried: workers that have failed this request already.
-        """
-        fit = (worker for worker in self.workers if self._fits(worker, stage) and worker not in tried)
-        return min(fit, key=lambda worker: worker.load(stage), default=None)
-
-    def _fits(self, worker: Worker, stage: Stage) -> bool:
-        return (
-            worker.ready and worker.serves(stage) and len(worker.leases) < self._options.worker_requests_max
-        )
-
-    @property
-    def ready(self) -> bool:
-        """Whether both stages have a ready worker."""
-        stages: tuple[Stage, Stage] = ("prefill", "decode")
-        return all(any(w.ready and w.serves(stage) for w in self.workers) for stage in stages)
+        """As before `placed`; goes with its last caller."""
+        fit = [worker for worker in self._ready(tried) if worker.client.address.role in {stage, "both"}]
+        fit = [worker for worker in fit if len(worker.leases) < self._options.worker_requests_max]
+        return min(fit, key=lambda worker: worker.own.kv_tokens, default=None)
 
     @contextlib.contextmanager
     def lease(self, worker: Worker, stage: Stage, tokens: int) -> Iterator[Placement]:
-        """Count a stage on a worker while the block lasts; its owner raises the tokens as context grows."""
-        lease = Placement(worker, stage, tokens)
-        worker.leases.append(lease)
+        """As before `placed`; goes with its last caller."""
+        placement = Placement(worker, stage, tokens)
+        worker.leases.append(placement)
         try:
-            yield lease
+            yield placement
         finally:
-            worker.leases[:] = [other for other in worker.leases if other is not lease]
+            self._leases.release(placement)
+
+    def _ready(self, tried: Collection[Worker]) -> list[Worker]:
+        return [worker for worker in self.workers if worker.ready and worker not in tried]
+
+    @staticmethod
+    def _of(workers: Sequence[Worker], role: Role) -> list[Worker]:
+        """Those that a role's work belongs to."""
+        return [worker for worker in workers if worker.client.address.role in {role, "both"}]
+
+    async def _look_up(self, ask: Ask, tried: Collection[Worker]) -> Known:
+        """What is known of a prompt; nothing, where knowing would change nothing."""
+        ready = self._ready(tried)
+        namespaces = {worker.report.namespace for worker in ready if worker.report is not None}
+        if len(ready) < 2:
+            return Known()
+        known = await self._prefixes.look_up(PromptTokens(ask.token_ids, ask.salt, ask.tenant), namespaces)
+        if known is None:
+            self.counts.unestimated += 1
+        return known or Known()
+
+    def _prompt_candidates(self, ask: Ask, known: Known, ready: Sequence[Worker]) -> list[Candidate]:
+        split = bool(self._of(ready, "prefill"))
+        candidates = []
+        for worker in ready:
+            prompt = self._prompt(ask, known, worker)
+            match worker.client.address.role:
+                case "prefill":
+                    # Where little is left, going on at once on a decode worker saves a hand-off.
+                    handoff_s = HANDOFF_S if self._options.elastic and prompt.little else 0.0
+                    candidates.append(self._candidate(prompt, "prefill", "queue", handoff_s))
+                case "both":
+                    candidates.append(self._candidate(prompt, "both", "mono", 0.0))
+                case "decode" if not self._options.elastic:
+                    pass
+                case "decode" if not split:
+                    candidates.append(self._candidate(prompt, "both", "no_prefill_worker", 0.0))
+                case "decode" if prompt.little:
+                    candidates.append(self._candidate(prompt, "both", "little_left", 0.0))
+                case "decode" if self._may_borrow(prompt, ready):
+                    idle = self._candidate(prompt, "both", "idle", HANDOFF_S)
+                    candidates.append(replace(idle, running_below=1))
+        return candidates
+
+    def _output_candidates(self, ask: Ask, ready: Sequence[Worker]) -> list[Candidate]:
+        decoders, reason = self._of(ready, "decode"), "stored"
+        if not decoders and self._options.elastic:
+            decoders, reason = list(ready), "no_decode_worker"
+        prompts = [_Prompt(worker, len(ask.token_ids), 0.0, little=True) for worker in decoders]
+        return [self._candidate(prompt, "decode", reason, 0.0) for prompt in prompts]
+
+    def _prompt(self, ask: Ask, known: Known, worker: Worker) -> "_Prompt":
+        """What a prompt costs on a worker, once its turn has come."""
+        tokens = len(ask.token_ids)
+        namespace = "" if worker.report is None else worker.report.namespace
+        stored = known.stored_tokens.get(namespace, 0)
+        # What the device probably still has need not be loaded. It may be gone, so nothing more is taken off.
+        loads = stored // BLOCK_TOKENS - self._prefixes.on_device(known, worker.name)
+        own_s = max(0.0, prefill_s(worker.law, stored, tokens) + loads * LOAD_BLOCK_S)
+        return _Prompt(worker, tokens, own_s, little=tokens - stored <= LITTLE_TOKENS)
+
+    def _candidate(self, prompt: "_Prompt", stage: Stage, reason: str, more_s: float) -> Candidate:
+        return Candidate(
+            worker=self._index[prompt.worker],
+            stage=stage,
+            reason=reason,
+            own_ns=round((prompt.own_s + more_s) * NS_PER_S),
+            load=Load(1, prompt.tokens, math.ceil(prompt.own_s * 1000)),
+            running_below=self._options.worker_requests_max,
+            queued_ms_max=self._queue_ms_max,
+        )
+
+    def _may_borrow(self, prompt: "_Prompt", ready: Sequence[Worker]) -> bool:
+        """Whether an idle decode worker may compute a long prompt.
+
+        Prompts that are being prefilled will soon be streams, and need a decode worker without a prefill: one
+        that stays, or this one, if it is done before the first of them may be.
+        """
+        decoders = self._of(ready, "decode")
+        if any(worker is not prompt.worker and not worker.load.queued_ms for worker in decoders):
+            return True
+        prefillers = [worker for worker in self.workers if worker.client.address.role == "prefill"]
+        if any(worker.others.at_least(worker.unknown).queued_ms for worker in prefillers):
+            return False  # how far they are is known to others alone
+        now_s = time.monotonic()
+        ends_s = [
+            placement.left_ms / 1000 - (now_s - placement.placed_s)
+            for worker in prefillers
+            for placement in worker.leases
+        ]
+        return prompt.own_s <= min(ends_s, default=math.inf)
+
+    def _refusal(self, ask: Ask, candidates: Sequence[Candidate]) -> EngineUnavailable:
+        """Why nobody took a call, and when somebody might."""
+        retry_after_s = self._options.deadlines.retry_after_s
+        if not candidates:
+            self.counts.refusals["none_ready"] += 1
+            reason = f"no worker that can take a {ask.kind} is ready"
+            return EngineUnavailable(reason, retry_after_s=retry_after_s)
+        waits_s: list[float] = []
+        full = True
+        for candidate in candidates:
+            load = self.workers[candidate.worker].load
+            if load.running < candidate.running_below:
+                full = False
+                waits_s.append((load.queued_ms - candidate.queued_ms_max) / 1000)
+            elif load.queued_ms:
+                waits_s.append(load.queued_ms / 1000 / load.running)
+        self.counts.refusals["full" if full else "queue"] += 1
+        reason = f"every worker that can take a {ask.kind} is full or has too long a queue"
+        wait_s = math.ceil(min(waits_s, default=retry_after_s))
+        return EngineUnavailable(reason, retry_after_s=min(max(wait_s, 1), RETRY_AFTER_S_MAX))
+
+
+@dataclass(frozen=True, slots=True)
+class _Prompt:
+    """A call on a worker: tokens sent, seconds of prefill behind what is stored, whether that is little."""
+
+    worker: Worker
+    tokens: int
+    own_s: float
+    little: bool

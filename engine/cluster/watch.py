@@ -1,7 +1,8 @@
-"""Knows which workers live: a task a worker asks its health over and over."""
+"""Knows which workers live and what they say of themselves: a task a worker asks over and over."""
 
 import asyncio
 import contextlib
+import time
 
 from engine.cluster.answer import WorkerDown
 from engine.cluster.options import Deadlines
@@ -9,7 +10,10 @@ from engine.cluster.router import Worker
 
 
 class Watch:
-    """Keeps `Worker.ready` true to life. Requests that meet a dead worker clear it; only a check sets it."""
+    """Keeps `Worker.ready` true to life: healthy, reachable with our secret, and not draining.
+
+    Requests that meet a dead worker clear it; only a check sets it.
+    """
 
     def __init__(self, workers: tuple[Worker, ...], deadlines: Deadlines) -> None:
         self._workers = workers
@@ -18,7 +22,7 @@ class Watch:
 
     async def open(self) -> None:
         """Check every worker once, then go on in the background."""
-        await asyncio.gather(*map(self._check, self._workers))
+        await asyncio.gather(*map(self.check, self._workers))
         self._tasks = [
             asyncio.create_task(self._repeat(worker), name=f"watch {worker.name}") for worker in self._workers
         ]
@@ -35,15 +39,16 @@ class Watch:
     async def _repeat(self, worker: Worker) -> None:
         while True:
             await asyncio.sleep(self._deadlines.health_interval_s)
-            await self._check(worker)
+            await self.check(worker)
 
-    async def _check(self, worker: Worker) -> None:
+    async def check(self, worker: Worker) -> None:
+        """Ask a worker now. Its health first: its engine may be dead, and its last report still be there."""
         if not await worker.client.healthy():
-            worker.ready = False
+            worker.lost()
             return
         try:
-            worker.report = await worker.client.report()
+            report = await worker.client.report()
         except WorkerDown:
-            worker.ready = False
+            worker.lost()
         else:
-            worker.ready = worker.report is None or not worker.report.draining
+            worker.hear(report, time.monotonic())

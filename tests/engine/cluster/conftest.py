@@ -51,6 +51,8 @@ class WorkerDouble:
         self.healthy = True
         self.stalled = False
         self.report: WorkerReport | None = None  # None: as an engine without our routes
+        self.report_status = 200
+        self.on_report: Callable[[web.Request], None] = lambda _: None
         self.bodies: list[dict[str, Any]] = []
         self.aborted: list[str] = []
         self.entered = asyncio.Event()
@@ -153,7 +155,10 @@ class WorkerDouble:
         return web.Response(status=200 if self.healthy else 503)
 
     async def _report(self, request: web.Request) -> web.Response:
-        return web.Response(status=404) if self.report is None else web.json_response(self.report.to_json())
+        self.on_report(request)
+        if self.report is None or self.report_status != 200:
+            return web.Response(status=404 if self.report is None else self.report_status)
+        return web.json_response(self.report.to_json())
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
