@@ -61,7 +61,7 @@ async def restart(settings: Settings, name: str, timeout_s: float, on_step: OnSt
         raise WorkerMissing(name, tuple(workers))
     on_step(f"{name} drains: new requests go elsewhere")
     drained = await _drained(control_of(settings, workers[name]), timeout_s)
-    on_step(f"{name} stops" if drained else f"{name} stops, though not all that runs there has ended")
+    on_step(f"{name} stops" if drained else f"{name} stops, though it has not said that all there has ended")
     if before.pid is not None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(before.pid, signal.SIGTERM)
