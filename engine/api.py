@@ -2,11 +2,11 @@
 
 import asyncio
 
-from engine.cluster.accept import Acceptance
-from engine.cluster.bodies import Bodies
-from engine.cluster.control import Control
+from engine.cluster.accept import Prefilled
+from engine.cluster.answer import WorkerDown
 from engine.cluster.dispatch import Dispatcher
-from engine.cluster.generation import Generation, Prefilled
+from engine.cluster.generation import Generation
+from engine.cluster.journal import Attested, Drained, Journals
 from engine.cluster.options import (
     Deadlines,
     EngineOptions,
@@ -30,8 +30,9 @@ from engine.errors import (
 from engine.wire import WorkerReport
 
 __all__ = [
-    "Control",
+    "Attested",
     "Deadlines",
+    "Drained",
     "Engine",
     "EngineError",
     "EngineFailed",
@@ -41,6 +42,7 @@ __all__ = [
     "GenerateRequest",
     "Generation",
     "GenerationCancelled",
+    "Journals",
     "Prefilled",
     "PromptRefused",
     "Role",
@@ -63,19 +65,14 @@ class Engine:
     """
 
     def __init__(self, options: EngineOptions) -> None:
-        self._options = options
         self._workers = tuple(
             Worker(WorkerClient(address, options.deadlines, options.call_headers))
             for address in options.workers
         )
         self._router = Router(self._workers, options)
         self._watch = Watch(self._workers, options.deadlines)
-        self._dispatcher = Dispatcher(
-            self._router,
-            Bodies(options.salt_secret),
-            Acceptance(options.deployment_public_key),
-            options.deadlines.retry_after_s,
-        )
+        self._dispatcher = Dispatcher(self._router, options)
+        self._retry_after_s = options.deadlines.retry_after_s
         self._generations: set[Generation] = set()
 
     async def open(self) -> None:
@@ -108,3 +105,29 @@ class Engine:
     def snapshot(self) -> tuple[WorkerSnapshot, ...]:
         """Return every worker's state, in the order of the options."""
         return tuple(worker.snapshot() for worker in self._workers)
+
+    async def report(self, name: str) -> WorkerReport | None:
+        """What a worker says of itself now; None when it says nothing. Raises KeyError for no worker."""
+        try:
+            return await self._named(name).client.report()
+        except WorkerDown:
+            return None
+
+    async def drain(self, name: str, draining: bool = True) -> None:
+        """Tell a worker to take no more requests and end those it has, or to take them again.
+
+        Other gateways learn it from the worker's report. It says that it is healthy all the while.
+
+        Raises:
+            KeyError: no worker has the name.
+            EngineUnavailable, WorkerAnswerInvalid: it could not be told, or does not listen to us.
+        """
+        worker = self._named(name)
+        try:
+            await worker.client.drain(draining)
+        except WorkerDown as error:
+            raise EngineUnavailable(f"{name}: {error}", retry_after_s=self._retry_after_s) from error
+        await self._watch.check(worker)
+
+    def _named(self, name: str) -> Worker:
+        return {worker.name: worker for worker in self._workers}[name]

@@ -4,19 +4,19 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Final
 
-from admin import clock
-from admin.settings import Settings, WorkerSettings
+from admin.engine import engine_options
+from admin.settings import Settings
 from admin.stack import state
 from admin.stack.errors import StackFailed, WorkerMissing
 from admin.stack.plans import WORKER_READY_S, WORKER_STOP_S
 from admin.stack.state import PartStatus
-from engine.api import Control, WorkerAddress
+from engine.api import Engine, EngineError
 
 LOOK_INTERVAL_S: Final = 0.2
 # Gateways read reports once a second; a request may still be on its way to a worker that has just said no.
@@ -34,10 +34,15 @@ class Restarted:
     took_s: float
 
 
-def control_of(settings: Settings, worker: WorkerSettings) -> Control:
-    """A worker's side door, opened with the stack's secret."""
-    address = WorkerAddress(worker.name, worker.role, worker.socket)
-    return Control(address, settings.worker_secret, lambda: int(clock.now().timestamp()))
+@contextlib.asynccontextmanager
+async def asked(settings: Settings) -> AsyncIterator[Engine]:
+    """The engine of a running stack, for one command that sends no requests."""
+    engine = Engine(engine_options(settings))
+    await engine.open()
+    try:
+        yield engine
+    finally:
+        await engine.close()
 
 
 async def restart(settings: Settings, name: str, timeout_s: float, on_step: OnStep) -> Restarted:
@@ -55,12 +60,13 @@ async def restart(settings: Settings, name: str, timeout_s: float, on_step: OnSt
         StackFailed: it did not come back.
     """
     begun_s = monotonic()
-    workers = {worker.name: worker for worker in settings.workers}
+    workers = tuple(worker.name for worker in settings.workers)
     before = _part(settings.data_dir, name)
     if name not in workers or before is None:
-        raise WorkerMissing(name, tuple(workers))
+        raise WorkerMissing(name, workers)
     on_step(f"{name} drains: new requests go elsewhere")
-    drained = await _drained(control_of(settings, workers[name]), timeout_s)
+    async with asked(settings) as engine:
+        drained = await _drained(engine, name, timeout_s)
     on_step(f"{name} stops" if drained else f"{name} stops, though it has not said that all there has ended")
     if before.pid is not None:
         with contextlib.suppress(ProcessLookupError):
@@ -73,13 +79,15 @@ async def restart(settings: Settings, name: str, timeout_s: float, on_step: OnSt
     return Restarted(drained, after.pid, monotonic() - begun_s)
 
 
-async def _drained(control: Control, timeout_s: float) -> bool:
+async def _drained(engine: Engine, name: str, timeout_s: float) -> bool:
     """Wait until it says that nothing runs or waits there; False when it does not in time."""
     begun_s = monotonic()
-    if not await control.drain():
+    try:
+        await engine.drain(name)
+    except EngineError:
         return False
     await asyncio.sleep(ROUTING_S)
-    while (report := await control.report()) is not None:
+    while (report := await engine.report(name)) is not None:
         if report.running == report.waiting == 0:
             return True
         if monotonic() - begun_s > timeout_s:

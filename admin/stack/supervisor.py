@@ -96,7 +96,7 @@ def restart(data_dir: Path, worker: str, timeout_s: float, on_step: Callable[[st
 
 def reports(data_dir: Path) -> "dict[str, tuple[str, WorkerReport | None]]":
     """Role of each worker of the running stack and what it says of itself; None for one that says nothing."""
-    from admin.stack.restart import control_of
+    from admin.stack.restart import asked
 
     try:
         settings = connect(data_dir)
@@ -104,10 +104,13 @@ def reports(data_dir: Path) -> "dict[str, tuple[str, WorkerReport | None]]":
         return {}
 
     async def ask() -> "list[WorkerReport | None]":
-        return await asyncio.gather(*(control_of(settings, worker).report() for worker in settings.workers))
+        async with asked(settings) as engine:
+            return await asyncio.gather(*(engine.report(worker.name) for worker in settings.workers))
 
-    answers = zip(settings.workers, asyncio.run(ask()), strict=True)
-    return {worker.name: (worker.role, report) for worker, report in answers}
+    answers = asyncio.run(ask()) if settings.workers else []
+    return {
+        worker.name: (worker.role, report) for worker, report in zip(settings.workers, answers, strict=True)
+    }
 
 
 def logs(data_dir: Path, part: str | None = None, follow: bool = False) -> Iterator[str]:

@@ -1,22 +1,23 @@
-"""Whether a prefill's attestation answers the question: who signed it, and of which request it speaks."""
+"""Whether a prefill's attestation answers the question: who signed it, and of which call it speaks."""
 
 from collections.abc import Mapping
-from typing import Any
 
-from engine.cluster.request import GenerateRequest
+from engine.cluster.bodies import Call
 from engine.errors import WorkerAnswerInvalid
 from engine.proof import signed
 from engine.proof.attestation import PrefillAttestation, commitment
 from engine.proof.certificate import WorkerCertificate, worker_ring
 from engine.proof.signed import ProofInvalid
-from engine.wire import AnswerParams, WireInvalid
+from engine.wire import AnswerParams
+
+Prefilled = tuple[PrefillAttestation, str]
 
 
-class Acceptance:
-    """Accepts attestations signed by certified workers about the request that was really sent.
+class Rings:
+    """The keys whose word counts, by the certificates that come with the answers.
 
-    Certificates come with the answers, so a worker may change its key when it restarts; each is verified
-    once.
+    A worker may change its key when it restarts, so each certificate is verified when it is first shown; one
+    is kept a worker, however many it shows.
 
     Raises:
         ProofInvalid: the deployment's key is no Ed25519 public key.
@@ -26,33 +27,50 @@ class Acceptance:
         self._deployment = signed.public_key(deployment_public_key)
         self._known: dict[str, tuple[str, Mapping[str, WorkerCertificate]]] = {}
 
-    def accept(
-        self, worker: str, request: GenerateRequest, attempt: int, returned: Mapping[str, Any]
-    ) -> tuple[PrefillAttestation, str]:
+    def of(self, worker: str, certificate: str) -> Mapping[str, WorkerCertificate]:
+        """Return the ring of one certificate that a worker shows; raises ProofInvalid."""
+        known = self._known.get(worker)
+        if known is None or known[0] != certificate:
+            known = self._known[worker] = (certificate, worker_ring([certificate], self._deployment))
+        return known[1]
+
+
+class Acceptance:
+    """Accepts attestations signed by certified workers about the call that was really sent.
+
+    Raises:
+        ProofInvalid: the deployment's key is no Ed25519 public key.
+    """
+
+    def __init__(self, deployment_public_key: bytes) -> None:
+        self._rings = Rings(deployment_public_key)
+
+    def accept(self, worker: str, call: Call, answer: AnswerParams) -> Prefilled:
         """Return the attestation and its signed text.
 
         Args:
-            worker: whom the request was sent to.
-            request: what was sent.
-            attempt: which try it was, from 0.
-            returned: the `kv_transfer_params` of the answer.
+            worker: whom the call was sent to.
+            call: what was sent.
+            answer: what the worker attests of it.
 
         Raises:
-            WorkerAnswerInvalid: no attestation, a signature that does not hold, or a statement about another
-                worker, request, try or prompt.
+            WorkerAnswerInvalid: a signature that does not hold, or a statement about another worker, request,
+                call or prompt, or one that was not computed.
         """
         try:
-            answer = AnswerParams.from_params(returned)
             attestation = PrefillAttestation.verify(
-                answer.attestation, self._ring(worker, answer.certificate)
+                answer.attestation, self._rings.of(worker, answer.certificate)
             )
-        except (WireInvalid, ProofInvalid) as error:
+        except ProofInvalid as error:
             raise WorkerAnswerInvalid(worker, f"an attestation that does not hold: {error}") from error
+        request = call.request
         asked = {
             "worker": worker,
             "request_id": request.request_id,
-            "attempt": attempt,
-            "stage": "prefill",
+            "attempt": call.attempt,
+            "stage": call.stage,
+            "computed": True,
+            "output_to": int(call.first_token),
             "prompt_tokens": len(request.prompt_ids),
             "retention_class": request.retention_class,
             "memo": request.memo,
@@ -68,10 +86,3 @@ class Acceptance:
                 worker, f"an attestation with another {', '.join(wrong)} than asked for"
             )
         return attestation, answer.attestation
-
-    def _ring(self, worker: str, certificate: str) -> Mapping[str, WorkerCertificate]:
-        """Return the ring of a worker's latest certificate; one is kept a worker, however many it shows."""
-        known = self._known.get(worker)
-        if known is None or known[0] != certificate:
-            known = self._known[worker] = (certificate, worker_ring([certificate], self._deployment))
-        return known[1]

@@ -4,12 +4,15 @@ The shapes are those of vLLM 0.32.0, `vllm/entrypoints/scale_out/token_in_token_
 `{"error": {"message", "type", "param", "code"}}`, both as a body and as an event of a stream under HTTP 200.
 """
 
+from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Annotated, Any, Final
+from itertools import pairwise
+from typing import Annotated, Any, Final, cast
 
 import msgspec
 
-from engine.cluster.request import TokenChunk
+from engine.cluster.request import FinishReason, TokenChunk
+from engine.wire import AnswerParams, JournalLine, WireInvalid
 
 EVENT_PREFIX: Final = b"data:"
 STREAM_END: Final = b"[DONE]"
@@ -23,6 +26,10 @@ REFUSALS: Final = {
 
 class WorkerDown(Exception):
     """The worker cannot serve this request, another may. Stays inside the cluster: dispatch interprets it."""
+
+
+class WorkerBusy(WorkerDown):
+    """The worker lives but takes nothing now: it drains, or its queue is full."""
 
 
 class AnswerGarbled(Exception):
@@ -42,6 +49,15 @@ class _Error(msgspec.Struct):
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class PrefillAnswer:
+    """The token that a prefill drew, how that ended it, and what the worker attests."""
+
+    token_id: int
+    finish: FinishReason
+    attested: AnswerParams
+
+
 class _Prefill(msgspec.Struct):
     choices: list[_Choice]
     kv_transfer_params: dict[str, Any] | None = None
@@ -56,22 +72,24 @@ class _Refusal(msgspec.Struct):
     error: _Error
 
 
+class _Lines(msgspec.Struct):
+    lines: list[Any]
+
+
 # Nesting a few thousand deep is not a decode error but a recursion one.
 _UNREADABLE = (msgspec.DecodeError, RecursionError)
 _prefill = msgspec.json.Decoder(_Prefill)
 _event = msgspec.json.Decoder(_Event)
 _refusal = msgspec.json.Decoder(_Refusal)
+_lines = msgspec.json.Decoder(_Lines)
 
 
-def read_prefill(body: bytes) -> dict[str, Any]:
-    """Read the parameters that the worker's connector returned with a whole, unstreamed answer.
-
-    The token in it is dropped: decode samples the first token again, and a client must see one of the two
-    only.
+def read_prefill(body: bytes) -> PrefillAnswer:
+    """Read a whole, unstreamed answer of one token.
 
     Raises:
         WorkerDown: the worker aborted the request (it drains, or its engine died) or answered with nothing.
-        AnswerGarbled: not an answer, or one without returned parameters.
+        AnswerGarbled: not an answer, one of several tokens, or one without an attestation.
     """
     if not body.strip():
         raise WorkerDown("an empty answer")
@@ -82,11 +100,36 @@ def read_prefill(body: bytes) -> dict[str, Any]:
     if len(answer.choices) != 1:
         raise AnswerGarbled(f"a prefill answer with {len(answer.choices)} choices")
     choice = answer.choices[0]
-    if choice.finish_reason not in {"stop", "length"} or not choice.token_ids:
+    if choice.finish_reason not in ("stop", "length") or not choice.token_ids:
         raise WorkerDown(f"the prefill ended with {choice.finish_reason!r} and no token")
-    if answer.kv_transfer_params is None:
-        raise AnswerGarbled("a prefill answer without kv_transfer_params")
-    return answer.kv_transfer_params
+    if len(choice.token_ids) != 1:
+        raise AnswerGarbled(f"a prefill answer of {len(choice.token_ids)} tokens")
+    try:
+        attested = AnswerParams.from_params(answer.kv_transfer_params)
+    except WireInvalid as error:
+        raise AnswerGarbled(f"a prefill answer: {error}") from error
+    return PrefillAnswer(choice.token_ids[0], cast("FinishReason", choice.finish_reason), attested)
+
+
+def read_lines(body: bytes, after: int) -> list[JournalLine]:
+    """Read lines of a journal whose sequences rise from above ``after``; raises AnswerGarbled."""
+    try:
+        lines = [JournalLine.from_json(line) for line in _lines.decode(body).lines]
+    except (*_UNREADABLE, WireInvalid) as error:
+        raise AnswerGarbled(f"a journal that cannot be read: {error}") from error
+    sequences = [after, *(line.sequence for line in lines)]
+    if any(second <= first for first, second in pairwise(sequences)):
+        raise AnswerGarbled("a journal whose sequences do not rise")
+    return lines
+
+
+def read_attested(body: bytes) -> AnswerParams:
+    """Read one line of a journal for what it attests; raises AnswerGarbled."""
+    try:
+        line = JournalLine.from_json(msgspec.json.decode(body))
+    except (*_UNREADABLE, WireInvalid) as error:
+        raise AnswerGarbled(f"an attestation that cannot be read: {error}") from error
+    return AnswerParams(line.attestation, line.certificate)
 
 
 def read_line(line: bytes) -> TokenChunk | None:

@@ -1,11 +1,35 @@
-"""The requests that workers are sent, as vLLM 0.32.0 reads them."""
+"""The calls that workers are sent, as vLLM 0.32.0 reads them."""
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from engine.cluster.request import GenerateRequest
 from engine.cluster.salt import cache_salt, scope_digest
 from engine.wire import RequestParams, Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of one request to one worker.
+
+    Args:
+        request: whose call it is.
+        attempt: its number among all calls of the request, from 0.
+        stage: what is asked of the worker.
+        carried: output that the owner has already; sent behind the prompt.
+        first_token: the token that a prefill draws is the client's.
+    """
+
+    request: GenerateRequest
+    attempt: int
+    stage: Stage
+    carried: tuple[int, ...] = ()
+    first_token: bool = False
+
+    @property
+    def worker_request_id(self) -> str:
+        """Name of the call at the worker, which an abort must give: it stops this call alone."""
+        return f"{self.request.request_id}-{self.stage}-{self.attempt}"
 
 
 class Bodies:
@@ -14,37 +38,44 @@ class Bodies:
     def __init__(self, salt_secret: bytes) -> None:
         self._salt_secret = salt_secret
 
-    def prefill(self, request: GenerateRequest, attempt: int) -> dict[str, Any]:
-        """Compute and publish the prompt's blocks: one greedy token, to be dropped, in an unstreamed answer.
+    def salt(self, request: GenerateRequest) -> str:
+        """Return the salt that names a request's blocks."""
+        return cache_salt(self._salt_secret, request.tenant, request.scope)
 
-        Only unstreamed answers bring parameters back, and the attestation is one.
+    def of(self, call: Call) -> dict[str, Any]:
+        """Return the body of a call.
+
+        A prefill is unstreamed, because only such answers bring parameters back, and draws one token: the
+        client's own, or else a greedy one to be dropped.
         """
-        sampling = {"max_tokens": 1, "temperature": 0.0, "detokenize": False}
-        return {**self._common(request, "prefill", attempt), "sampling_params": sampling, "stream": False}
-
-    def decode(self, request: GenerateRequest, attempt: int) -> dict[str, Any]:
-        """Load the prompt's blocks and generate, streamed."""
-        sampling = {**asdict(request.sampling), "detokenize": False}
-        return {**self._common(request, "decode", attempt), "sampling_params": sampling, "stream": True}
-
-    def _common(self, request: GenerateRequest, stage: Stage, attempt: int) -> dict[str, Any]:
-        """Return what both stages share.
-
-        The worker's own `request_id` names the stage and the try as well: an abort must stop that call alone.
-        """
+        request = call.request
         params = RequestParams(
             request_id=request.request_id,
-            attempt=attempt,
-            stage=stage,
+            attempt=call.attempt,
+            stage=call.stage,
             retention_class=request.retention_class,
             nonce=request.nonce,
             memo=request.memo,
             tenant=request.tenant,
             scope_digest=scope_digest(self._salt_secret, request.tenant, request.scope),
+            output_from=len(call.carried),
+            first_token=call.first_token,
+            weight=request.weight,
         )
         return {
-            "request_id": f"{request.request_id}-{stage}-{attempt}",
-            "token_ids": request.prompt_ids,
-            "cache_salt": cache_salt(self._salt_secret, request.tenant, request.scope),
+            "request_id": call.worker_request_id,
+            "token_ids": (*request.prompt_ids, *call.carried),
+            "cache_salt": self.salt(request),
+            "sampling_params": {**_sampling(call), "detokenize": False},
+            "stream": call.stage != "prefill",
             "kv_transfer_params": params.to_params(),
         }
+
+
+def _sampling(call: Call) -> dict[str, Any]:
+    sampling = call.request.sampling
+    if call.stage != "prefill":
+        return {**asdict(sampling), "max_tokens": sampling.max_tokens - len(call.carried)}
+    if call.first_token:
+        return {**asdict(sampling), "max_tokens": 1}
+    return {"max_tokens": 1, "temperature": 0.0}

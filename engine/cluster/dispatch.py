@@ -1,147 +1,156 @@
-"""One request's way through the workers: prefill, its attestation, decode; one retry of each."""
+"""One request's way through the workers: its prompt, attested, then its output; one retry of each."""
 
+import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from engine.cluster.accept import Acceptance
-from engine.cluster.answer import WorkerDown
-from engine.cluster.bodies import Bodies
-from engine.cluster.request import GenerateRequest, TokenChunk
-from engine.cluster.router import Placement, Router, Worker
-from engine.cluster.worker_client import WorkerClient
-from engine.errors import EngineFailed, EngineUnavailable, WorkerAnswerInvalid
-from engine.proof.attestation import PrefillAttestation
-from engine.wire import Stage
+from engine.cluster.answer import WorkerBusy, WorkerDown
+from engine.cluster.bodies import Bodies, Call
+from engine.cluster.course import Course
+from engine.cluster.options import EngineOptions
+from engine.cluster.request import TokenChunk
+from engine.cluster.router import Ask, Placement, Router, Worker
+from engine.errors import EngineError, EngineFailed, EngineUnavailable, PromptRefused, WorkerAnswerInvalid
 
 ATTEMPTS_MAX: Final = 2
 
 
-@dataclass(slots=True)
-class Whereabouts:
-    """What of a request runs now, so that a cancel knows whom to tell; None between two calls."""
-
-    running: tuple[WorkerClient, str] | None = None
-
-
 @dataclass(frozen=True, slots=True)
-class Call:
-    """One stage of one request, sent to one worker."""
+class Failure:
+    """A call that failed: another worker may do better."""
 
     worker: Worker
-    stage: Stage
-    request: GenerateRequest
-    body: dict[str, Any]
-
-
-class _Tries:
-    """The workers that one stage of one request has tried, and why they failed."""
-
-    def __init__(self, router: Router, stage: Stage, retry_after_s: int) -> None:
-        self._router = router
-        self._stage = stage
-        self._retry_after_s = retry_after_s
-        self._tried: list[Worker] = []
-        self._failure: EngineUnavailable | WorkerAnswerInvalid | None = None
-
-    @property
-    def attempt(self) -> int:
-        """Number of the present try, from 0."""
-        return len(self._tried)
-
-    def next_worker(self) -> Worker:
-        """Choose a worker that has not failed yet; raises the last failure when none or no try is left."""
-        worker = self._router.choose(self._stage, self._tried) if self.attempt < ATTEMPTS_MAX else None
-        if worker is None:
-            raise self._failure or self._unavailable(
-                f"no worker that can {self._stage} is ready and has room"
-            )
-        return worker
-
-    def failed(self, worker: Worker, error: WorkerDown | WorkerAnswerInvalid) -> None:
-        """Note that a worker failed before the first token. A dead one gets nothing until seen alive."""
-        self._tried.append(worker)
-        if isinstance(error, WorkerDown):
-            worker.ready = False
-            self._failure = self._unavailable(f"{worker.name}: {error}")
-        else:
-            self._failure = error
-
-    def _unavailable(self, reason: str) -> EngineUnavailable:
-        return EngineUnavailable(reason, retry_after_s=self._retry_after_s)
+    error: WorkerDown | WorkerAnswerInvalid
 
 
 class Dispatcher:
-    """Runs the stages of requests on workers. Stateless but for the router's ledger."""
+    """Runs requests on workers. Stateless but for the router's ledger.
 
-    def __init__(self, router: Router, bodies: Bodies, acceptance: Acceptance, retry_after_s: int) -> None:
+    Raises:
+        ProofInvalid: the deployment's key is no Ed25519 public key.
+    """
+
+    def __init__(self, router: Router, options: EngineOptions) -> None:
         self._router = router
-        self._bodies = bodies
-        self._acceptance = acceptance
-        self._retry_after_s = retry_after_s
+        self._bodies = Bodies(options.salt_secret)
+        self._acceptance = Acceptance(options.deployment_public_key)
+        self._deadlines = options.deadlines
+        self._first_token = options.first_token
 
-    async def prefill(self, request: GenerateRequest, at: Whereabouts) -> tuple[PrefillAttestation, str]:
-        """Have the prompt's blocks computed and published; return what the worker attests, verified.
+    async def run(self, course: Course) -> None:
+        """Bring a request to its finish.
 
-        Raises:
-            EngineUnavailable, WorkerAnswerInvalid: as the last of at most two workers failed.
-            PromptRefused: no worker will take it.
-        """
-        tries = _Tries(self._router, "prefill", self._retry_after_s)
-        while True:
-            worker, attempt = tries.next_worker(), tries.attempt
-            body = self._bodies.prefill(request, attempt)
-            try:
-                with self._at(Call(worker, "prefill", request, body), at):
-                    returned = await worker.client.prefill(body)
-                return self._acceptance.accept(worker.name, request, attempt, returned)
-            except (WorkerDown, WorkerAnswerInvalid) as error:
-                tries.failed(worker, error)
-
-    async def decode(self, request: GenerateRequest, at: Whereabouts) -> AsyncGenerator[TokenChunk]:
-        """Stream the answer. The first token is drawn here; the one that prefill drew is never seen.
+        A stage whose call fails is tried once more, elsewhere. What the owner has of the output is never
+        generated again: the next call goes on behind it, unless the tokens depend on more than those before.
 
         Raises:
-            EngineUnavailable, WorkerAnswerInvalid, PromptRefused: before the first chunk, as `prefill` does.
+            EngineUnavailable, WorkerAnswerInvalid, PromptRefused: before the first token, as the last of at
+                most two workers failed.
             EngineFailed: after it, whatever went wrong.
         """
-        tries = _Tries(self._router, "decode", self._retry_after_s)
-        while True:
-            worker = tries.next_worker()
-            body = self._bodies.decode(request, tries.attempt)
-            received = 0
+        failures: list[Failure] = []
+        while course.finish is None:
+            kind = course.kind
+            async with self._placed(course, failures) as placement:
+                failure = await self._called(course, placement)
+            if course.kind != kind:
+                failures = []  # those of the prompt: its output has tries of its own
+            if failure is not None:
+                failures.append(failure)
+                course.end_if_whole()
+                if course.finish is None and _is_last(course, failures):
+                    raise self._given_up(course, failures[-1])
+
+    @contextlib.asynccontextmanager
+    async def _placed(self, course: Course, failures: Sequence[Failure]) -> AsyncIterator[Placement]:
+        """Find the next worker and count the call there; raises as `run` does when there is none."""
+        async with contextlib.AsyncExitStack() as stack:
             try:
-                with self._at(Call(worker, "decode", request, body), at) as lease:
-                    async with contextlib.aclosing(worker.client.decode(body)) as chunks:
-                        async for chunk in chunks:
-                            received = _count(worker, request, received, chunk)
-                            lease.tokens = len(request.prompt_ids) + received
-                            yield chunk
-            except (WorkerDown, WorkerAnswerInvalid) as error:
-                if received:
-                    worker.ready = worker.ready and not isinstance(error, WorkerDown)
-                    raise EngineFailed(worker.name, str(error)) from error
-                tries.failed(worker, error)
-            else:
-                return
+                placement = await self._place(course, {failure.worker for failure in failures}, stack)
+            except EngineUnavailable as error:
+                if failures:
+                    raise self._given_up(course, failures[-1]) from error
+                if course.output:
+                    raise EngineFailed("engine", error.reason) from error
+                raise
+            yield placement
 
-    @contextlib.contextmanager
-    def _at(self, call: Call, at: Whereabouts) -> Iterator[Placement]:
-        """Hold a lease and say where the request is; the place is kept when it is cancelled there."""
-        with self._router.lease(call.worker, call.stage, len(call.request.prompt_ids)) as lease:
-            at.running = (call.worker.client, call.body["request_id"])
-            yield lease
-            at.running = None
-
-
-def _count(worker: Worker, request: GenerateRequest, received: int, chunk: TokenChunk) -> int:
-    """Return the tokens received by now; refuses an end without a token, and more tokens than asked for."""
-    received += len(chunk.token_ids)
-    if received == 0:
-        raise WorkerDown("the answer ended before its first token")
-    if received > request.sampling.max_tokens:
-        raise WorkerAnswerInvalid(
-            worker.name, f"more than the {request.sampling.max_tokens} tokens asked for"
+    async def _place(self, course: Course, tried: set[Worker], stack: contextlib.AsyncExitStack) -> Placement:
+        """Ask the router. An answer that has begun waits for a worker, also for one that comes back."""
+        ask = Ask(
+            course.kind,
+            course.token_ids,
+            self._bodies.salt(course.request),
+            course.request.tenant,
+            course.output_left,
         )
-    return received
+        now_s = asyncio.get_running_loop().time
+        until_s = now_s() + self._deadlines.token_gap_s
+        while True:
+            try:
+                return await stack.enter_async_context(self._router.placed(ask, tried))
+            except EngineUnavailable:
+                if not course.output or now_s() >= until_s:
+                    raise
+            await asyncio.sleep(self._deadlines.health_interval_s)
+            tried = set()
+
+    async def _called(self, course: Course, placement: Placement) -> Failure | None:
+        """Make one call; the failure that another worker may mend."""
+        worker, stage = placement.worker, placement.stage
+        first_token = (
+            stage == "prefill" and self._first_token and not course.request.sampling.needs_decoder_state
+        )
+        try:
+            with course.calling(worker.client, stage, first_token) as call:
+                if stage == "prefill":
+                    await self._prefill(course, call, worker)
+                else:
+                    await self._stream(course, call, placement)
+        except (WorkerDown, WorkerAnswerInvalid) as error:
+            # A dead worker gets nothing until it is seen alive. A busy one lives.
+            if isinstance(error, WorkerDown) and not isinstance(error, WorkerBusy):
+                worker.lost()
+            return Failure(worker, error)
+        except PromptRefused as error:
+            if course.output:
+                raise EngineFailed(worker.name, error.message) from error
+            raise
+        return None
+
+    async def _prefill(self, course: Course, call: Call, worker: Worker) -> None:
+        answer = await worker.client.prefill(self._bodies.of(call))
+        course.accept(call, worker.name, self._acceptance.accept(worker.name, call, answer.attested))
+        if call.first_token:
+            ended = answer.finish == "stop" or course.output_left == 1
+            chunk = TokenChunk((answer.token_id,), answer.finish if ended else None)
+            course.give(call, worker.name, chunk)
+
+    async def _stream(self, course: Course, call: Call, placement: Placement) -> None:
+        worker, deadlines = placement.worker, self._deadlines
+        first_s = deadlines.prefill_s if call.stage == "both" else deadlines.first_token_s
+        async with contextlib.aclosing(worker.client.stream(self._bodies.of(call), first_s)) as chunks:
+            async for chunk in chunks:
+                if course.kind == "prompt":
+                    attested = await worker.client.prefill_attested(call)
+                    course.accept(call, worker.name, self._acceptance.accept(worker.name, call, attested))
+                course.give(call, worker.name, chunk)
+                placement.tokens = len(course.request.prompt_ids) + len(course.output)
+
+    def _given_up(self, course: Course, failure: Failure) -> EngineError:
+        """What the owner is told of the last failure."""
+        name, error = failure.worker.name, failure.error
+        reason = error.reason if isinstance(error, WorkerAnswerInvalid) else str(error)
+        if course.output:
+            return EngineFailed(name, reason)
+        if isinstance(error, WorkerAnswerInvalid):
+            return error
+        return EngineUnavailable(f"{name}: {reason}", retry_after_s=self._deadlines.retry_after_s)
+
+
+def _is_last(course: Course, failures: Sequence[Failure]) -> bool:
+    stuck = bool(course.output) and course.request.sampling.needs_decoder_state
+    return stuck or len(failures) == ATTEMPTS_MAX

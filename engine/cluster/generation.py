@@ -1,15 +1,14 @@
 """One submitted request as its owner holds it: an attestation to await, chunks to iterate, a way to stop."""
 
 import asyncio
-import contextlib
 from collections.abc import AsyncGenerator
 
-from engine.cluster.dispatch import Dispatcher, Whereabouts
+from engine.cluster.accept import Prefilled
+from engine.cluster.course import Course
+from engine.cluster.dispatch import Dispatcher
 from engine.cluster.request import GenerateRequest, TokenChunk
 from engine.errors import GenerationCancelled
-from engine.proof.attestation import PrefillAttestation
-
-Prefilled = tuple[PrefillAttestation, str]
+from engine.proof.coverage import Attempt
 
 
 class Generation:
@@ -20,21 +19,25 @@ class Generation:
 
     def __init__(self, request: GenerateRequest, dispatcher: Dispatcher) -> None:
         self.request = request
-        self._at = Whereabouts()
-        self._chunks: asyncio.Queue[TokenChunk | Exception] = asyncio.Queue()
-        self._prefilled: asyncio.Future[Prefilled] = asyncio.get_running_loop().create_future()
-        self._prefilled.add_done_callback(lambda future: future.exception())  # an owner may never ask
+        self._course = Course(request)
+        self._course.prefilled.add_done_callback(lambda future: future.exception())  # an owner may never ask
+        self._taken = 0
         self._cancelling: asyncio.Task[None] | None = None
         self.task = asyncio.create_task(self._run(dispatcher), name=f"generation {request.request_id}")
 
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """The accepted calls, with the ranges of output that the owner has taken; no gap and no overlap."""
+        return self._course.attempts(self._taken)
+
     async def prefilled(self) -> Prefilled:
-        """Wait for prefill's attestation, verified, and its signed text. May be awaited often, by several.
+        """Wait for what the prefill attests, verified, and its signed text. May be awaited often, by several.
 
         Raises:
             EngineUnavailable, WorkerAnswerInvalid, PromptRefused: the prefill failed.
             GenerationCancelled: `cancel` came first.
         """
-        return await asyncio.shield(self._prefilled)
+        return await asyncio.shield(self._course.prefilled)
 
     async def __aiter__(self) -> AsyncGenerator[TokenChunk]:
         """Yield chunks until one has `finish`. Iterate once.
@@ -46,8 +49,9 @@ class Generation:
             EngineFailed: after it.
         """
         while self._cancelling is None:
-            match await self._chunks.get():
+            match await self._course.chunks.get():
                 case TokenChunk() as chunk if self._cancelling is None:
+                    self._taken += len(chunk.token_ids)
                     yield chunk
                     if chunk.finish is not None:
                         return
@@ -67,22 +71,23 @@ class Generation:
         await asyncio.shield(self._cancelling)
 
     async def _cancel(self) -> None:
+        """Tell the worker at once: ending the task may take longer than a worker should go on."""
+        course = self._course
+        running = course.running
         self.task.cancel()  # closes the connection, which a worker takes for an abort when it notices
-        await asyncio.wait({self.task})
-        if not self._prefilled.done():
-            self._prefilled.set_exception(GenerationCancelled(self.request.request_id))
-        self._chunks.put_nowait(GenerationCancelled(self.request.request_id))  # wakes the reader
-        if self._at.running is not None:
-            client, worker_request_id = self._at.running
+        cancelled = GenerationCancelled(self.request.request_id)
+        if not course.prefilled.done():
+            course.prefilled.set_exception(cancelled)
+        course.chunks.put_nowait(cancelled)  # wakes the reader
+        if running is not None:
+            client, worker_request_id = running
             await client.abort(worker_request_id)
+        await asyncio.wait({self.task})
 
     async def _run(self, dispatcher: Dispatcher) -> None:
         try:
-            self._prefilled.set_result(await dispatcher.prefill(self.request, self._at))
-            async with contextlib.aclosing(dispatcher.decode(self.request, self._at)) as chunks:
-                async for chunk in chunks:
-                    self._chunks.put_nowait(chunk)
+            await dispatcher.run(self._course)
         except Exception as error:  # whatever it is belongs to the owner, not to the loop's log
-            if not self._prefilled.done():
-                self._prefilled.set_exception(error)
-            self._chunks.put_nowait(error)
+            if not self._course.prefilled.done():
+                self._course.prefilled.set_exception(error)
+            self._course.chunks.put_nowait(error)

@@ -1,5 +1,6 @@
 """What is asked of the engine and what comes back: token ids in, token chunks out."""
 
+import math
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -28,6 +29,11 @@ class Sampling:
         if self.max_tokens < 1:
             raise ValueError(f"max_tokens must be at least 1, got {self.max_tokens}")
 
+    @property
+    def needs_decoder_state(self) -> bool:
+        """Whether a token depends on more than the tokens before it, so that no other worker can go on."""
+        return self.seed is not None or self.presence_penalty != 0 or self.frequency_penalty != 0
+
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
@@ -41,6 +47,7 @@ class GenerateRequest:
         retention_class: `"agent"` or `"chat"`.
         nonce: 32 secret random bytes, hides the prompt in the attestation's commitments.
         memo: opaque to the engine, repeated in every attestation.
+        weight: the tenant's share of a busy worker, above 0.
     """
 
     request_id: str
@@ -51,6 +58,7 @@ class GenerateRequest:
     retention_class: str
     nonce: bytes
     memo: str
+    weight: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.request_id or not self.tenant:
@@ -59,6 +67,8 @@ class GenerateRequest:
             raise ValueError("prompt_ids must not be empty")
         if len(self.nonce) != NONCE_BYTES:
             raise ValueError(f"nonce must have {NONCE_BYTES} bytes, got {len(self.nonce)}")
+        if not 0 < self.weight < math.inf:
+            raise ValueError(f"weight must be above 0, got {self.weight}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ never joins streams on a decode worker while there are prefill workers: steady s
 import contextlib
 import math
 import time
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -103,22 +103,6 @@ class Router:
                 self.counts.retries[placement.stage] += 1
             if known is not None:
                 self._prefixes.remember(known, placement.worker.name)
-            yield placement
-        finally:
-            self._leases.release(placement)
-
-    def choose(self, stage: Stage, tried: Collection[Worker]) -> Worker | None:
-        """As before `placed`; goes with its last caller."""
-        fit = [worker for worker in self._ready(tried) if worker.client.address.role in {stage, "both"}]
-        fit = [worker for worker in fit if len(worker.leases) < self._options.worker_requests_max]
-        return min(fit, key=lambda worker: worker.own.kv_tokens, default=None)
-
-    @contextlib.contextmanager
-    def lease(self, worker: Worker, stage: Stage, tokens: int) -> Iterator[Placement]:
-        """As before `placed`; goes with its last caller."""
-        placement = Placement(worker, stage, tokens)
-        worker.leases.append(placement)
-        try:
             yield placement
         finally:
             self._leases.release(placement)

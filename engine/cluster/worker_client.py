@@ -2,30 +2,41 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
 import aiohttp
 import msgspec
 from aiohttp.http_exceptions import LineTooLong
+from yarl import URL
 
 from engine.cluster import answer
-from engine.cluster.answer import AnswerGarbled, WorkerDown
+from engine.cluster.answer import AnswerGarbled, PrefillAnswer, WorkerBusy, WorkerDown
+from engine.cluster.bodies import Call
 from engine.cluster.options import Deadlines, WorkerAddress
 from engine.cluster.request import TokenChunk
 from engine.errors import PromptRefused, WorkerAnswerInvalid
+from engine.mac import SKEW_S
 from engine.wire import (
     ABORT_PATH,
+    ACKNOWLEDGE_PATH,
+    ATTESTATIONS_PATH,
+    DRAIN_PATH,
     ENGINE_ID_PREFIX,
     GENERATE_PATH,
     HEALTH_PATH,
+    JOURNAL_PATH,
     REPORT_PATH,
+    AnswerParams,
+    JournalLine,
     WireInvalid,
     WorkerReport,
 )
 
 ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
+# A prompt is attested before its first token leaves the worker, so this is patience with a slow disk.
+ATTESTATION_WAIT_S: Final = 2.0
 
 _BROKEN = (aiohttp.ClientError, OSError, TimeoutError)
 
@@ -41,7 +52,7 @@ class WorkerClient:
     """One worker's endpoint. Every call opens its own connection: closing it is how a request is given up.
 
     A kept connection that the worker closes at the same moment would look like a death; a new one on a Unix
-    socket costs less than deciding which it was.
+    socket costs less than deciding which it was. Every call but the health check is signed.
     """
 
     def __init__(self, address: WorkerAddress, deadlines: Deadlines, sign: Sign = _unsigned) -> None:
@@ -79,77 +90,109 @@ class WorkerClient:
         Raises:
             WorkerDown: it does not answer, or refuses us: it would refuse every call of ours.
         """
-        headers = self._sign("GET", REPORT_PATH, b"")
-        try:
+        with self._meaning("report"):
             async with (
                 asyncio.timeout(self._deadlines.health_s),
-                self._opened.get(REPORT_PATH, headers=headers) as response,
+                self._call("GET", URL(REPORT_PATH), None) as response,
             ):
                 if response.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
                     raise WorkerDown(f"HTTP {response.status}: it does not take us for the deployment")
                 if response.status != HTTPStatus.OK:
                     return None
-                return WorkerReport.from_json(msgspec.json.decode(await response.read()))
+                text = await _whole(response)
+        try:
+            return WorkerReport.from_json(msgspec.json.decode(text))
         except (msgspec.DecodeError, RecursionError, WireInvalid):
             return None
-        except _BROKEN as error:
-            raise WorkerDown(_reason(error, "report")) from error
 
-    async def prefill(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Run a request to its end and return the parameters that came back with it.
+    async def prefill(self, body: dict[str, Any]) -> PrefillAnswer:
+        """Run a request of one token to its end.
 
         Raises:
             WorkerDown: dead, draining, silent past the deadline, its engine failed, or not ours to blame.
-            WorkerAnswerInvalid: garbage.
+            WorkerAnswerInvalid: garbage, or the worker does not take our calls at all.
             PromptRefused: the worker refused the request.
         """
-        try:
+        with self._meaning("prefill"):
             async with (
                 asyncio.timeout(self._deadlines.prefill_s),
-                self._post(GENERATE_PATH, body) as response,
+                self._call("POST", URL(GENERATE_PATH), body) as response,
             ):
-                text = await response.content.read(ANSWER_BYTES_MAX)
-                while not response.content.at_eof() and len(text) < ANSWER_BYTES_MAX:
-                    text += await response.content.read(ANSWER_BYTES_MAX - len(text))
-                self._check(response.status, text)
+                text = await _whole(response)
+                self._check_generated(response.status, text)
             return answer.read_prefill(text)
-        except AnswerGarbled as error:
-            raise WorkerAnswerInvalid(self.address.name, str(error)) from error
-        except _BROKEN as error:
-            raise WorkerDown(_reason(error, "prefill")) from error
 
-    async def decode(self, body: dict[str, Any]) -> AsyncGenerator[TokenChunk]:
-        """Stream a request's chunks; the last one has `finish`.
+    async def stream(self, body: dict[str, Any], first_s: float) -> AsyncGenerator[TokenChunk]:
+        """Stream a request's chunks, the first within ``first_s`` and never empty; the last has `finish`.
 
         Raises as `prefill` does; WorkerDown also for a stream that ends before its finish.
         """
-        try:
+        with self._meaning("stream"):
             async with contextlib.AsyncExitStack() as stack:
-                async with asyncio.timeout(self._deadlines.first_token_s) as deadline:
-                    response = await stack.enter_async_context(self._post(GENERATE_PATH, body))
+                async with asyncio.timeout(first_s) as deadline:
+                    response = await stack.enter_async_context(self._call("POST", URL(GENERATE_PATH), body))
                     if response.status != HTTPStatus.OK:
-                        self._check(response.status, await response.content.read(ANSWER_BYTES_MAX))
+                        self._check_generated(response.status, await _whole(response))
                     chunk = await self._next(response)
                     deadline.reschedule(None)
+                if not chunk.token_ids:
+                    raise WorkerDown("the answer ended before its first token")
                 while True:
                     yield chunk
                     if chunk.finish is not None:
                         return
                     async with asyncio.timeout(self._deadlines.token_gap_s):
                         chunk = await self._next(response)
-        except AnswerGarbled as error:
-            raise WorkerAnswerInvalid(self.address.name, str(error)) from error
-        except _BROKEN as error:
-            raise WorkerDown(_reason(error, "decode")) from error
 
     async def abort(self, request_id: str) -> bool:
         """Tell the worker to stop a request; whether it said it would. Unknown ids are fine."""
         body = {"request_ids": [ENGINE_ID_PREFIX + request_id]}
         try:
-            async with asyncio.timeout(self._deadlines.abort_s), self._post(ABORT_PATH, body) as response:
-                return response.status == HTTPStatus.OK
-        except _BROKEN:
+            await self._asked("POST", URL(ABORT_PATH), body, self._deadlines.abort_s)
+        except (WorkerDown, WorkerAnswerInvalid):
             return False
+        return True
+
+    async def prefill_attested(self, call: Call) -> AnswerParams:
+        """Fetch what the worker attests of a streamed call's prompt.
+
+        Raises:
+            WorkerDown: dead or silent.
+            WorkerAnswerInvalid: garbage, or it attests nothing.
+        """
+        query = {
+            "request_id": call.request.request_id,
+            "attempt": str(call.attempt),
+            "kind": "prefill",
+            "wait_s": f"{ATTESTATION_WAIT_S:g}",
+        }
+        within_s = ATTESTATION_WAIT_S + self._deadlines.health_s
+        with self._meaning("attestation"):
+            return answer.read_attested(
+                await self._asked("GET", URL(ATTESTATIONS_PATH).with_query(query), None, within_s)
+            )
+
+    async def journal(self, after: int, limit: int) -> list[JournalLine]:
+        """Fetch lines of the worker's journal, the oldest first; raises as `prefill_attested` does."""
+        url = URL(JOURNAL_PATH).with_query({"after": str(after), "limit": str(limit)})
+        with self._meaning("journal"):
+            return answer.read_lines(await self._asked("GET", url, None, self._deadlines.health_s), after)
+
+    async def acknowledge(self, through: int) -> None:
+        """Tell the worker that its journal is kept up to a line; raises as `prefill_attested` does."""
+        await self._asked("POST", URL(ACKNOWLEDGE_PATH), {"through": through}, self._deadlines.health_s)
+
+    async def drain(self, draining: bool) -> None:
+        """Tell the worker to take no more requests, or to take them again; raises as `prefill_attested`."""
+        await self._asked("POST", URL(DRAIN_PATH), {"draining": draining}, self._deadlines.abort_s)
+
+    async def _asked(self, method: str, url: URL, body: dict[str, Any] | None, within_s: float) -> bytes:
+        """Make a call that generates nothing, and return its answer."""
+        with self._meaning(url.path):
+            async with asyncio.timeout(within_s), self._call(method, url, body) as response:
+                text = await _whole(response)
+                self._check(response.status, text)
+            return text
 
     async def _next(self, response: aiohttp.ClientResponse) -> TokenChunk:
         try:
@@ -160,22 +203,44 @@ class WorkerClient:
             raise AnswerGarbled(f"a line without end: {error}") from error
         raise WorkerDown("the stream ended before its finish")
 
+    def _check_generated(self, status: int, body: bytes) -> None:
+        if status in answer.REFUSALS:
+            raise PromptRefused(answer.read_refusal(body))
+        self._check(status, body)
+
     def _check(self, status: int, body: bytes) -> None:
         if status == HTTPStatus.OK:
             return
-        message = answer.read_refusal(body)
-        if status in answer.REFUSALS:
-            raise PromptRefused(message)
+        message = f"HTTP {status}: {answer.read_refusal(body)}"
+        if status == HTTPStatus.UNAUTHORIZED:
+            message += (
+                f" (the file that its spec names as call_secret_file must hold the secret this process was"
+                f" given, and both clocks must agree to {SKEW_S} s)"
+            )
+        if status == HTTPStatus.SERVICE_UNAVAILABLE:
+            raise WorkerBusy(message)
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS:
-            raise WorkerDown(f"HTTP {status}: {message}")
-        raise WorkerAnswerInvalid(self.address.name, f"HTTP {status}: {message}")
+            raise WorkerDown(message)
+        raise WorkerAnswerInvalid(self.address.name, message)
 
-    def _post(
-        self, path: str, body: dict[str, Any]
+    @contextlib.contextmanager
+    def _meaning(self, what: str) -> Iterator[None]:
+        """Turn what breaks underneath into what it says about the worker."""
+        try:
+            yield
+        except AnswerGarbled as error:
+            raise WorkerAnswerInvalid(self.address.name, str(error)) from error
+        except _BROKEN as error:
+            raise WorkerDown(_reason(error, what)) from error
+
+    def _call(
+        self, method: str, url: URL, body: dict[str, Any] | None
     ) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        content = msgspec.json.encode(body)
-        headers = {"Content-Type": "application/json", **self._sign("POST", path, content)}
-        return self._opened.post(path, data=content, headers=headers)
+        content = b"" if body is None else msgspec.json.encode(body)
+        headers = dict(self._sign(method, url.raw_path_qs, content))
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        return self._opened.request(method, url, data=content or None, headers=headers)
 
     @property
     def _opened(self) -> aiohttp.ClientSession:
@@ -183,7 +248,18 @@ class WorkerClient:
         return self._session
 
 
-def _reason(error: Exception, stage: str) -> str:
+async def _whole(response: aiohttp.ClientResponse) -> bytes:
+    """Read an answer, at most `ANSWER_BYTES_MAX` of it."""
+    text = bytearray()
+    while len(text) < ANSWER_BYTES_MAX:
+        part = await response.content.read(ANSWER_BYTES_MAX - len(text))
+        if not part:
+            break
+        text += part
+    return bytes(text)
+
+
+def _reason(error: Exception, what: str) -> str:
     if isinstance(error, TimeoutError):
-        return f"no answer in time ({stage})"
-    return f"{type(error).__name__} ({stage}): {error}"
+        return f"no answer in time ({what})"
+    return f"{type(error).__name__} ({what}): {error}"

@@ -15,8 +15,9 @@ from admin.stack import probe
 from admin.stack.errors import WorkerMissing
 from admin.stack.part import Part, Plan
 from admin.stack.process import Command
-from admin.stack.restart import control_of, restart
+from admin.stack.restart import asked, restart
 from admin.stack.state import Layout, StackStatus, started_s
+from engine.api import WorkerReport
 
 ROOT = Path(__file__).parents[3]
 SECRET = b"s" * 32
@@ -87,7 +88,6 @@ class Rig:
             worker_secret=secret,
             deployment_public_key=SECRET,
         )
-        self.control = control_of(self.settings, worker)
 
         async def prepare() -> Command:
             worker.socket.unlink(missing_ok=True)
@@ -106,6 +106,10 @@ class Rig:
     @property
     def acts(self) -> list[str]:
         return self.acts_file.read_text().splitlines()
+
+    async def report(self) -> WorkerReport | None:
+        async with asked(self.settings) as engine:
+            return await engine.report("mono-1")
 
     async def restart(self, timeout_s: float = 30.0, name: str = "mono-1") -> tuple[bool, list[str]]:
         steps: list[str] = []
@@ -137,12 +141,13 @@ async def test_a_worker_is_stopped_once_nothing_runs_there_and_comes_back_undrai
     before = started.part.status.pid
     drained, steps = await started.restart()
     assert drained
-    assert started.acts[0] == "drain"
-    assert started.acts[started.acts.index("stopped") - 1] == "running 0"
+    stopped = started.acts.index("stopped")
+    assert started.acts.index("drain") < stopped
+    assert started.acts[stopped - 1] == "running 0"
     assert started.part.status.pid != before
     assert started.part.status.restarts == 1
     assert len(steps) == 2
-    report = await started.control.report()
+    report = await started.report()
     assert report is not None
     assert not report.draining
 
@@ -157,7 +162,7 @@ async def test_a_worker_that_is_never_idle_is_stopped_after_the_timeout(rig: Sta
 
 async def test_a_worker_that_does_not_take_us_for_the_deployment_is_restarted_undrained(rig: Start) -> None:
     started = await rig(running=1, secret=b"x" * 32)
-    assert await started.control.report() is None
+    assert await started.report() is None
     drained, _ = await started.restart()
     assert not drained
     assert started.acts == ["stopped"]

@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from engine.api import Engine, Generation, GenerationCancelled, TokenChunk
+from engine.proof.coverage import Attempt
 
 
 async def idle(engine: Engine) -> bool:
@@ -55,7 +57,7 @@ async def test_cancel_while_decode_has_not_answered(
         assert [chunk async for chunk in generation] == []
         await decoder.left.wait()
         assert await idle(engine)
-    assert decoder.aborted == [f"generate-tokens-{generate_request.request_id}-decode-0"]
+    assert decoder.aborted == [f"generate-tokens-{generate_request.request_id}-decode-1"]
 
 
 async def test_cancel_mid_stream_ends_the_iteration_quietly(
@@ -167,6 +169,83 @@ async def test_closing_the_engine_cancels_what_runs(
         assert [chunk async for chunk in generation] == []
         assert await idle(engine)
     assert decoder.aborted
+
+
+STAGES = {
+    "prefilling": ("prefill", []),
+    "handing over": ("decode", []),
+    "decoding": ("decode", [11]),
+    "doing both": ("both", []),
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+async def test_the_worker_is_told_within_100_ms(open_engine, make_worker, generate_request, stage) -> None:
+    """The median of five: a busy machine may be late once or twice."""
+    role, tokens = STAGES[stage]
+    busy = make_worker("w0", role)
+    others = {"prefill": ["decode"], "decode": ["prefill"], "both": []}[role]
+    busy.on_prefill = busy.hang
+    busy.on_decode = busy.streaming_then([busy.chunk(tokens)] if tokens else [], die=False)
+    now_s = asyncio.get_running_loop().time
+    late_s = []
+    async with open_engine(busy, *(make_worker(f"w-{other}", other) for other in others)) as engine:
+        for _ in range(5):
+            busy.entered.clear()
+            busy.left.clear()
+            busy.told.clear()
+            generation = engine.submit(generate_request)
+            await busy.entered.wait()
+            if tokens:
+                assert await anext(aiter(generation)) == TokenChunk((11,))
+            begun_s = now_s()
+            cancelling = asyncio.create_task(generation.cancel())
+            await asyncio.gather(busy.told.wait(), busy.left.wait())
+            late_s.append(now_s() - begun_s)
+            await cancelling
+        assert await idle(engine)
+    assert sorted(late_s)[2] < 0.1
+
+
+async def test_a_ledger_that_is_slow_to_let_go_does_not_keep_the_worker_waiting(
+    open_engine, prefiller, decoder, generate_request
+) -> None:
+    may_let_go = asyncio.Event()
+    decoder.on_decode = decoder.hang
+    async with open_engine(prefiller, decoder) as engine:
+        placed = engine._router.placed
+
+        @contextlib.asynccontextmanager
+        async def slowly(*asked: Any) -> AsyncIterator[Any]:
+            async with placed(*asked) as placement:
+                try:
+                    yield placement
+                finally:
+                    await may_let_go.wait() if placement.stage == "decode" else None
+
+        engine._router.placed = slowly
+        generation = engine.submit(generate_request)
+        await decoder.entered.wait()
+        cancelling = asyncio.create_task(generation.cancel())
+        await asyncio.wait_for(decoder.told.wait(), 1)
+        assert await collect(generation) == [], "nor its reader"
+        may_let_go.set()
+        await cancelling
+
+
+async def test_what_the_owner_took_is_what_its_attempts_cover(
+    open_engine, prefiller, decoder, generate_request
+) -> None:
+    async with open_engine(prefiller, decoder, first_token=True) as engine:
+        generation = engine.submit(generate_request)
+        await generation.task
+        assert generation.attempts == (Attempt(0, "prefill", "p0", 0, 0),), "all has come, nothing was taken"
+        reading = aiter(generation)
+        await anext(reading)
+        assert generation.attempts == (Attempt(0, "prefill", "p0", 0, 1),)
+        await anext(reading)
+        await generation.cancel()
+        assert generation.attempts == (Attempt(0, "prefill", "p0", 0, 1), Attempt(1, "decode", "d0", 1, 2))
 
 
 @pytest.mark.parametrize("turns", range(0, 40, 3))

@@ -20,6 +20,7 @@ from engine.api import (
     WorkerAnswerInvalid,
 )
 from engine.cluster.salt import cache_salt
+from engine.proof.coverage import Attempt
 
 
 async def drain(generation: Generation) -> list[TokenChunk]:
@@ -63,13 +64,15 @@ async def test_a_single_worker_of_both_roles_serves_a_request(
         assert engine.ready
         chunks = await drain(engine.submit(generate_request))
     assert chunks[-1].finish == "stop"
-    assert [body["stream"] for body in both.bodies] == [False, True]
+    assert [body["kv_transfer_params"]["stage"] for body in both.bodies] == ["both"]
 
 
 CHANGES: list[dict[str, Any]] = [
     {"request_id": "another"},
     {"attempt": 1},
     {"stage": "both"},
+    {"computed": False},
+    {"output_to": 1},
     {"worker": "p1"},
     {"prompt_tokens": 131},
     {"retention_class": "agent"},
@@ -142,6 +145,7 @@ def prefill_of(finish: str, token_ids: list[int]) -> bytes:
         ((b"<html>", 200), WorkerAnswerInvalid),
         ((b"[]", 200), WorkerAnswerInvalid),
         ((prefill_of("length", [1]), 200), WorkerAnswerInvalid),
+        ((prefill_of("length", [1, 2]), 200), WorkerAnswerInvalid),
         ((prefill_of("abort", []), 200), EngineUnavailable),
         ((error_of("engine died"), 500), EngineUnavailable),
         ((error_of("queue full"), 503), EngineUnavailable),
@@ -188,18 +192,44 @@ BRIEF = Deadlines(first_token_s=0.2, token_gap_s=0.2, health_interval_s=0.02, re
 
 
 @pytest.mark.parametrize("name", BROKEN_STREAMS)
-async def test_a_stream_that_breaks_after_its_first_token_ends_in_engine_failed(
-    open_engine, prefiller, decoder, generate_request, name
+async def test_a_stream_that_breaks_after_its_first_token_goes_on_elsewhere(
+    open_engine, prefiller, decoder, make_worker, generate_request, name
 ) -> None:
     lines, die = BROKEN_STREAMS[name]
     decoder.on_decode = decoder.streaming_then([decoder.chunk([11]), *lines], die=die)
-    async with open_engine(prefiller, decoder, deadlines=BRIEF) as engine:
-        reading = aiter(engine.submit(generate_request))
+    spare = make_worker("d1", "decode")
+    async with open_engine(prefiller, decoder, spare, deadlines=BRIEF) as engine:
+        generation = engine.submit(generate_request)
+        assert await drain(generation) == [TokenChunk((11,)), TokenChunk((12,)), TokenChunk((13,), "stop")]
+        assert not any(worker.running for worker in engine.snapshot())
+    (body,) = spare.bodies
+    assert body["token_ids"] == [*generate_request.prompt_ids, 11]
+    assert body["sampling_params"]["max_tokens"] == 7
+    assert (body["kv_transfer_params"]["output_from"], body["kv_transfer_params"]["attempt"]) == (1, 2)
+    assert generation.attempts == (
+        Attempt(0, "prefill", "p0", 0, 0),
+        Attempt(1, "decode", "d0", 0, 1),
+        Attempt(2, "decode", "d1", 1, 3),
+    )
+
+
+STATES: list[dict[str, Any]] = [{"seed": 0}, {"presence_penalty": 0.1}, {"frequency_penalty": -0.1}]
+
+
+@pytest.mark.parametrize("state", STATES, ids="+".join)
+async def test_a_stream_whose_tokens_depend_on_more_than_tokens_ends_in_engine_failed(
+    open_engine, prefiller, decoder, make_worker, generate_request, state
+) -> None:
+    decoder.on_decode = decoder.streaming_then([decoder.chunk([11])], die=True)
+    spare = make_worker("d1", "decode")
+    sampling = dataclasses.replace(generate_request.sampling, **state)
+    async with open_engine(prefiller, decoder, spare, deadlines=BRIEF) as engine:
+        reading = aiter(engine.submit(dataclasses.replace(generate_request, sampling=sampling)))
         assert await anext(reading) == TokenChunk((11,))
         with pytest.raises(EngineFailed, match="d0"):
             await anext(reading)
-        assert len(decoder.bodies) == 1, "a stream is never begun again once a token was seen"
         assert not any(worker.running for worker in engine.snapshot())
+    assert not spare.bodies
 
 
 @pytest.mark.parametrize("name", [*BROKEN_STREAMS, "stop without a token"])
@@ -213,7 +243,7 @@ async def test_a_stream_that_breaks_before_its_first_token_is_retried_elsewhere(
         chunks = await drain(engine.submit(generate_request))
     assert chunks[-1].finish == "stop"
     assert (len(prefiller.bodies), len(decoder.bodies), len(spare.bodies)) == (1, 1, 1)
-    assert spare.bodies[0]["kv_transfer_params"]["attempt"] == 1
+    assert spare.bodies[0]["kv_transfer_params"]["attempt"] == 2, "all calls of a request are counted"
 
 
 @pytest.mark.parametrize("name", BROKEN_STREAMS)
@@ -266,7 +296,7 @@ async def test_a_full_worker_refuses_instead_of_queueing_without_bound(
     async with open_engine(prefiller, decoder, worker_requests_max=1) as engine:
         first = engine.submit(generate_request)
         await prefiller.entered.wait()
-        with pytest.raises(EngineUnavailable, match="room"):
+        with pytest.raises(EngineUnavailable, match="full"):
             await engine.submit(generate_request).prefilled()
         await first.cancel()
 

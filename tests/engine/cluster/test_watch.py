@@ -35,7 +35,7 @@ async def test_an_engine_of_strict_roles_is_ready_when_both_stages_have_a_live_w
 
 async def test_an_elastic_engine_is_ready_when_any_worker_lives(open_engine, prefiller, decoder) -> None:
     decoder.healthy = False
-    async with open_engine(prefiller, decoder) as engine:
+    async with open_engine(prefiller, decoder, elastic=True) as engine:
         assert engine.ready
         prefiller.healthy = False
         await until_ready(engine, False)
