@@ -4,6 +4,7 @@ import asyncio
 
 from engine.cluster.accept import Prefilled
 from engine.cluster.answer import WorkerDown
+from engine.cluster.counts import Counts
 from engine.cluster.dispatch import Dispatcher
 from engine.cluster.generation import Generation
 from engine.cluster.journal import Attested, Drained, Journals
@@ -31,6 +32,7 @@ from engine.wire import WorkerReport
 
 __all__ = [
     "Attested",
+    "Counts",
     "Deadlines",
     "Drained",
     "Engine",
@@ -94,6 +96,11 @@ class Engine:
     def ready(self) -> bool:
         """Whether at least one worker that prefills and one that decodes answer their health checks."""
         return self._router.ready
+
+    @property
+    def counts(self) -> Counts:
+        """What its router did since the process began; the numbers only rise."""
+        return self._router.counts
 
     def submit(self, request: GenerateRequest) -> Generation:
         """Begin a request; failures come out of the generation, never out of this call."""

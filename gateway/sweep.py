@@ -29,7 +29,7 @@ from gateway.telemetry import SweepTelemetry, log
 from gateway.valkey import Valkey
 
 LOST_AFTER_S: Final = 600.0
-GRACE_S: Final = 15.0
+GRACE_S: Final = 10.0
 
 
 class Drained(Protocol):
@@ -88,8 +88,8 @@ class Sweeper:
         journals: of all workers that may have served a request.
         telemetry: counts.
         lost_after_s: how long after its lease a hold waits for a worker whose journal cannot be drained.
-        grace_s: how long a hold must have been seen expired, more than gateways pause between renewals: when
-            Valkey was away for longer than a lease, they get to renew first.
+        grace_s: how long a hold must have been seen expired; not less than gateways pause between renewals,
+            for when Valkey was away for longer than a lease, they get to renew first.
     """
 
     def __init__(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from billing.receipts.receipt import Attested
-from engine.api import GenerateRequest, GenerationCancelled, TokenChunk
+from engine.api import Counts, GenerateRequest, GenerationCancelled, TokenChunk
 from engine.proof.attestation import PrefillAttestation, commitment
 from engine.proof.coverage import Attempt
 from recipe.errors import PromptTooLong
@@ -91,6 +91,7 @@ class ScriptedEngine:
     def __init__(self) -> None:
         self.play = Play()
         self.ready = True
+        self.counts = Counts()
         self.generations: list[ScriptedGeneration] = []
 
     async def open(self) -> None: ...
