@@ -21,7 +21,7 @@ from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 import httpx
@@ -32,10 +32,9 @@ from admin.settings import Settings
 from admin.stack.supervisor import connect
 from billing.db.transaction import Database
 from billing.ledger.service import Ledger
+from billing.receipts.receipt import Receipt
+from billing.receipts.service import Receipts
 from gateway.valkey import Valkey
-
-if TYPE_CHECKING:
-    from billing.receipts.receipt import Receipt
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = "smollm2-135m-instruct"
@@ -212,11 +211,10 @@ class Stack:
 
         return asyncio.run(audit())
 
-    def receipt(self, request_id: str) -> "Receipt":
+    def receipt(self, request_id: str) -> Receipt:
         """What was billed of a request and what workers attest of it."""
-        from billing.receipts.service import Receipts
 
-        async def read() -> "Receipt":
+        async def read() -> Receipt:
             database = Database(self.settings.database_url, pool_size=1)
             try:
                 (found,) = (await Receipts(database).of([UUID(request_id)])).values()
