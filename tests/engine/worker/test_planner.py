@@ -331,9 +331,9 @@ def test_what_a_waiting_request_will_not_compute_is_foreseen_without_waiting(
     assert planner.match(request, 128) == 384, "no second question"
 
 
-def test_of_a_disk_that_is_silent_nothing_is_foreseen() -> None:
+def test_of_a_disk_that_is_silent_nothing_is_foreseen(tmp_path: Path) -> None:
     store: Any = StuckStore()
-    planner = Planner(store, Attestor("prefill-0", KEY, CERTIFICATE, NAMESPACE, 64))
+    planner = planner_of(store, tmp_path / "journal")
     request = Request(list(range(1000)))
     planner.add(request)
     started_s = clock.monotonic_s()
