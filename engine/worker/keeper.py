@@ -28,6 +28,7 @@ class Keeper:
         self._store = store
         self._every_s = every_s
         self._closed = threading.Event()
+        self.expired_blocks = 0
         self._worked_from_s = 0.0
         self._thread = threading.Thread(target=self._run, name="kvitto-keeper", daemon=True)
 
@@ -47,6 +48,7 @@ class Keeper:
             self._worked_from_s = clock.monotonic_s()
             try:
                 report = self._store.sweep(clock.now_s(), self._rest)
+                self.expired_blocks += report.expired
                 _LOG.info("swept the store: %s", report)
             except Exception:
                 _LOG.exception("sweeping the store failed")

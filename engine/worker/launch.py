@@ -31,7 +31,9 @@ def server_arguments(spec: WorkerSpec, identity: dict[str, str]) -> list[str]:
         "kv_load_failure_policy": "recompute",
         "kv_connector_extra_config": {
             "worker": spec.name,
-            "store_dir": str(spec.store_dir),
+            "store_dir": None if spec.store_dir is None else str(spec.store_dir),
+            "promise": spec.promise,
+            "journal_dir": str(spec.journal_dir),
             "key_file": str(spec.key_file),
             "certificate_file": str(spec.certificate_file),
             "identity": identity,
@@ -50,7 +52,8 @@ def server_arguments(spec: WorkerSpec, identity: dict[str, str]) -> list[str]:
         *("--max-num-batched-tokens", str(spec.batched_tokens_max)),
         *("--max-num-seqs", str(spec.sequences_max)),
         *("--distributed-executor-backend", "engine.worker.executor.InlineExecutor"),
-        *("--scheduler-cls", "engine.worker.scheduler.TailScheduler"),
+        *("--scheduler-cls", "engine.worker.scheduler.tail_scheduler"),
+        *("--middleware", "engine.worker.routes.WorkerRoutes"),
         *("--prefix-caching-hash-algo", "sha256_cbor"),
         *("--shutdown-timeout", str(spec.shutdown_timeout_s)),
         *("--kv-transfer-config", json.dumps(transfer)),
@@ -106,8 +109,15 @@ def main(spec_file: Path) -> None:
     # Names of blocks must not depend on the seed of a caller's Python; children inherit this.
     os.unsetenv("PYTHONHASHSEED")
     _free_socket(spec.socket)
+    from prometheus_client import REGISTRY
+
     from engine.store.directory import PrefixStore
     from engine.worker import clock, layout
+    from engine.worker.metrics import WorkerMetrics
+    from engine.worker.routes import Desk, WorkerRoutes
+
+    WorkerRoutes.desk = desk = Desk.of(spec)
+    REGISTRY.register(WorkerMetrics(spec.journal_dir, desk.journal, lambda: desk.draining))
 
     if spec.store_dir is not None:
         PrefixStore(spec.store_dir, clock.now_s).sweep(clock.now_s())

@@ -15,6 +15,7 @@ from engine.worker import clock
 from engine.worker.copy import BlockRows
 from engine.worker.messages import BlockJob, StepReport
 from engine.worker.patience import Patience, answer
+from engine.worker.report import Count, Counts
 
 _LOG: Final = logging.getLogger("vllm.kvitto.mover")
 _LOAD_DEADLINE_S: Final = 10.0
@@ -28,6 +29,7 @@ class Load:
         self.job = job
         self.started_at_s = clock.monotonic_s()
         self.loaded_blocks = 0
+        self.corrupt = False
         self.ended = False
         self._lock = threading.Lock()
 
@@ -36,6 +38,7 @@ class Load:
         payload = memoryview(bytearray(rows.block_bytes))
         for block_id, block_hash in zip(self.job.block_ids, self.job.block_hashes, strict=True):
             outcome = blocks.load(block_hash, payload, self.job.retention_class)
+            self.corrupt = outcome is Loaded.CORRUPT
             with self._lock:
                 if self.ended:
                     return  # abandoned: these rows of the cache belong to someone else by now
@@ -81,6 +84,7 @@ class Mover:
         self._loads: dict[str, Load] = {}
         self._failed_block_ids: set[int] = set()
         self._report = StepReport()
+        self.counts = Counts(float)
         self._readers = Patience("kvitto-load", threads=4)
         self._writer = Patience("kvitto-save", threads=2)
 
@@ -114,6 +118,10 @@ class Mover:
                 del self._loads[request_id]
                 ended.add(request_id)
                 self._report.loaded[request_id] = load.loaded_blocks
+                self.counts[Count.LOADED_BLOCKS] += load.loaded_blocks
+                self.counts[Count.LOADED_BYTES] += load.loaded_blocks * self.block_bytes
+                self.counts[Count.LOAD_SECONDS] += clock.monotonic_s() - load.started_at_s
+                self.counts[Count.QUARANTINED_BLOCKS] += load.corrupt
                 self._failed_block_ids.update(load.failed_block_ids)
         return ended
 
@@ -143,6 +151,9 @@ class Mover:
             return
         for index in missing:
             published = self._publish(blocks, job, index)
+            if published is Published.WRITTEN:
+                self.counts[Count.PUBLISHED_BLOCKS] += 1
+                self.counts[Count.PUBLISHED_BYTES] += self.block_bytes
             if published is Published.REFUSED:
                 self._refused(job, index)
             if published in (Published.REFUSED, Published.FULL):
@@ -164,6 +175,7 @@ class Mover:
             self._store.pause_writes()
         _LOG.warning("the store refused block %d of %s", job.first + index, job.request_id)
         self._report.refused[job.request_id] = job.first + index
+        self.counts[Count.REFUSED_PUBLICATIONS] += 1
 
     def close(self) -> None:
         """Start nothing more."""

@@ -19,6 +19,7 @@ from typing import Any, Final, Self
 
 from engine.cost import CostFit, CostLaw, Work
 from engine.policy import FairOrder, Prompt, StepBudget, share_step
+from engine.worker.report import Count, Counts
 
 PACE_CONFIG: Final = "kvitto_pace"
 
@@ -63,6 +64,7 @@ class Pacer:
         self._fit = CostFit(CostLaw.read(law_file))
         self._fair = FairOrder()
         self._learned = 0
+        self.counts = Counts(float)
         self._stand_steps = 0
         self._stand_next = 1
 
@@ -120,6 +122,9 @@ class Pacer:
         if largest_chunk_tokens < _TOKENS_WORTH_LEARNING:
             return
         _LOG.debug("step: %d tokens, %.4f s, expected %.4f s", work.tokens, seconds, self.law.step_s(work))
+        self.counts[Count.STEPS] += 1
+        self.counts[Count.STEP_SECONDS] += seconds
+        self.counts[Count.STEP_EXPECTED_SECONDS] += self.law.step_s(work)
         self._fit.learn(work, seconds)
         self._learned += 1
         if self._learned % _STEPS_PER_WRITE == 0:
