@@ -9,11 +9,13 @@ from admin import clock
 from billing.errors import StoreUnavailable
 from billing.ledger.service import Ledger
 from gateway.admission.admit import Admission
+from gateway.audit import Audit
 from gateway.refusal import ValkeyUnavailable
 from gateway.sweep import Sweeper
 from gateway.telemetry import log
 
 SWEEP_INTERVAL_S: Final = 5.0
+AUDIT_INTERVAL_S: Final = 60.0
 EXPIRE_INTERVAL_S: Final = 10.0
 
 
@@ -26,8 +28,8 @@ class Job:
     work: Callable[[], Awaitable[object]]
 
 
-def jobs_of(sweeper: Sweeper, ledger: Ledger, admission: Admission) -> tuple[Job, ...]:
-    """All jobs of this version: lost holds are swept, credit that has ended is taken back."""
+def jobs_of(sweeper: Sweeper, audit: Audit, ledger: Ledger, admission: Admission) -> tuple[Job, ...]:
+    """All jobs: journals are drained and lost holds swept, receipts graded, ended credit taken back."""
 
     async def expire() -> None:
         for balance in await ledger.expire(clock.now()):
@@ -35,6 +37,7 @@ def jobs_of(sweeper: Sweeper, ledger: Ledger, admission: Admission) -> tuple[Job
 
     return (
         Job("sweep", SWEEP_INTERVAL_S, sweeper.sweep_once),
+        Job("audit_receipts", AUDIT_INTERVAL_S, audit.audit_once),
         Job("expire_credit", EXPIRE_INTERVAL_S, expire),
     )
 

@@ -49,7 +49,9 @@ class WorkerSettings:
 class Settings:
     """All that a process of one stack needs. It travels in a file of mode 0600, never on a command line.
 
-    ``model_dir`` is None for a stack without engine. ``deployment_public_key`` is raw Ed25519.
+    ``model_dir`` is None for a stack without engine, ``store_dir`` for one without prefix store.
+    ``worker_secret`` opens the workers' doors, ``deployment_public_key`` is raw Ed25519. ``first_token``: a
+    prefill may draw the first token of an answer (`engine.shapes.shape.Shape`).
     """
 
     data_dir: Path
@@ -62,7 +64,10 @@ class Settings:
     workers: tuple[WorkerSettings, ...]
     key_pepper: bytes = field(repr=False)
     salt_secret: bytes = field(repr=False)
+    worker_secret: bytes = field(repr=False)
     deployment_public_key: bytes
+    store_dir: Path | None = None
+    first_token: bool = True
 
     @property
     def base_url(self) -> str:

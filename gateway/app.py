@@ -27,7 +27,7 @@ from gateway.refusal import BodyTooLarge
 from gateway.routes import balance, chat, health, models
 from gateway.settle import Books, Settler
 from gateway.snapshot import KeySnapshot, PriceSnapshot
-from gateway.telemetry import Telemetry, log
+from gateway.telemetry import EngineCollector, Telemetry, log
 from gateway.valkey import Valkey
 from recipe.registry import Recipe
 
@@ -53,6 +53,7 @@ def build(parts: Parts) -> Litestar:
     telemetry = Telemetry()
     admission = Admission(parts.valkey, lease_s=options.lease_s, retry_after_s=options.retry_after_s)
     leases = Leases(admission, options.lease_renew_interval_s)
+    telemetry.registry.register(EngineCollector(parts.engine))
     telemetry.in_flight.set_function(lambda: len(leases))
     keys = KeySnapshot(
         parts.tenancy, parts.valkey, age_max_s=options.key_age_max_s, keys_max=options.keys_max

@@ -44,6 +44,11 @@ def _unavailable(reason: str, retry_after_s: int = RETRY_AFTER_S) -> Callable[[A
     return lambda _: Answer(503, "service_unavailable", message, "service_unavailable", None, retry_after_s)
 
 
+def _charge_unknown(_: object) -> Answer:
+    message = "the answer could not be accounted for yet; what was generated is charged at most once"
+    return Answer(503, "service_unavailable", message, "charge_unknown", None, RETRY_AFTER_S)
+
+
 def _internal(_: object) -> Answer:
     return Answer(500, "server_error", "internal error; nothing was charged", "internal_error")
 
@@ -104,6 +109,7 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     engine.EngineFailed: _unavailable("the worker failed"),
     engine.WorkerAnswerInvalid: _unavailable("a worker gave an invalid answer"),
     engine.GenerationCancelled: _unavailable("the generation was stopped"),
+    refusal.ChargeUnknown: _charge_unknown,
     refusal.Draining: _unavailable("this server is stopping", 1),
     refusal.DeadlinePassed: _unavailable("the request took too long"),
     refusal.ReaderStalled: lambda _: _invalid(408, "the answer was not read in time", None, "reader_stalled"),

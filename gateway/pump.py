@@ -75,6 +75,7 @@ class Pump:
         self._begun = False  # bytes, or at least the status, are with the client
         self._writer: Writer | None = None
         self._stopping: asyncio.Task[None] | None = None
+        self._generation: Generation | None = None
         self._proof: Proof | None = None
         self._received = 0
 
@@ -118,21 +119,24 @@ class Pump:
             if not isinstance(error, EngineError | GatewayError):
                 log.exception("pump_failed", request_id=str(hold.request_id))
             status, failure = "failed", error
+        outcome = self._outcome(status, _now_s() - held_at_s)
         if status == "failed" and self._proof is None:
-            await self._settler.void(hold)
+            await self._settler.void(self._order.terms, hold, outcome)
         else:
-            outcome = Outcome(
-                status, self._proof, self._received, self._order.parser.reasoning_tokens, _now_s() - held_at_s
-            )
             billed = await self._settler.charge(self._order.terms, hold, outcome)
             if failure is None:
                 self._emit(self._written.finish(last, billed))
         if failure is not None:
             self._report(failure)
 
+    def _outcome(self, status: Status, elapsed_s: float) -> Outcome:
+        attempts = () if self._generation is None else self._generation.attempts
+        reasoning_tokens = self._order.parser.reasoning_tokens
+        return Outcome(status, self._proof, attempts, self._received, reasoning_tokens, elapsed_s)
+
     async def _generate(self, hold: Hold, held_at_s: float) -> Sequence[Event]:
         """Relay until the engine is done, the client gone, this process stopping or the time over."""
-        generation = self._order.engine.submit(self._order.generate(hold))
+        generation = self._generation = self._order.engine.submit(self._order.generate(hold))
         relay = asyncio.create_task(self._relay(generation, held_at_s))
         ends = [asyncio.create_task(event.wait()) for event in (self.channel.gone, self._interrupted)]
         try:

@@ -8,6 +8,7 @@ GatewayError
 ├── BalanceHeld         it would, were it not for requests in flight
 ├── BalanceUnknown      Valkey has no balance of this tenant: project it and ask again
 ├── ValkeyUnavailable   Valkey did not answer: nobody is admitted
+├── ChargeUnknown       the request was served, but whether its charge is in the books is not known yet
 ├── Draining            this process is stopping
 ├── ClientGone          nobody is left to be answered
 ├── DeadlinePassed      the engine was not done in the time the hold covers
@@ -61,6 +62,10 @@ class BalanceUnknown(GatewayError):
 
 class ValkeyUnavailable(GatewayError):
     """Valkey is not reachable, loading, or refuses writes. Paid requests are refused, never waved through."""
+
+
+class ChargeUnknown(GatewayError):
+    """The database did not take the charge; the sweeper asks it again, and charges what workers attest."""
 
 
 class Draining(GatewayError):

@@ -2,14 +2,18 @@
 
 hold    ──▶ charge ──▶ released with the settled balance
         ╰─▶ void   ──▶ released, nothing charged
-        ╰─▶ (store or Valkey lost) lease not renewed; the sweeper asks the database which of the two it was
+        ╰─▶ (store or Valkey lost) lease not renewed; the sweeper asks the database, then workers' journals
+
+A request that is to cost nothing says so in the database or by its release, whichever can be reached: the
+sweeper must not find it held and unsettled, with attestations that it would charge for.
 """
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
 
+from billing.errors import BillingError
 from billing.ledger.balance import BalanceVersion
 from billing.ledger.service import Ledger
 from billing.money import Femto
@@ -19,10 +23,11 @@ from billing.settlement.event import Status, UsageEvent
 from billing.tenancy.api_key import KeyGrant
 from billing.usage import TokenUsage
 from engine.proof.attestation import PrefillAttestation
+from engine.proof.coverage import Attempt
 from gateway.admission.admit import Admission, Hold
 from gateway.admission.leases import Leases
 from gateway.instant import ValkeyClock
-from gateway.refusal import BalanceUnknown, ValkeyUnavailable
+from gateway.refusal import BalanceUnknown, ChargeUnknown, ValkeyUnavailable
 from gateway.snapshot import PriceSnapshot
 from gateway.telemetry import Telemetry, log
 
@@ -43,18 +48,19 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """A prefill's attestation and the signed text it was read from."""
+    """A prefill's attestation and the signed text it was read from (`billing.receipts.receipt.Attested`)."""
 
     attestation: PrefillAttestation
-    signed_text: str
+    document: str
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a request ended; ``output_tokens`` as this gateway received them, billable or not."""
+    """How a request ended; attempts and output tokens as this gateway received them, billable or not."""
 
     status: Status
     proof: Proof | None
+    attempts: tuple[Attempt, ...]
     output_tokens: int
     reasoning_tokens: int
     elapsed_s: float
@@ -65,6 +71,18 @@ class Outcome:
         if self.proof is None or self.status == "failed":
             return TokenUsage.none()
         return TokenUsage.of(self.proof.attestation, self.output_tokens)
+
+    @property
+    def accepted(self) -> tuple[Attempt, ...]:
+        """The attempts to bill. The last one is cut where the billed output ends: by a stop string, say."""
+        if not self.usage.prompt:
+            return ()
+        end = self.output_tokens
+        return tuple(
+            replace(attempt, output_to=min(attempt.output_to, end))
+            for attempt in self.attempts
+            if attempt.output_from < end or attempt.stage != "decode"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,21 +159,34 @@ class Settler:
         """Rate, commit durably, then release the hold. Returns only when the charge is durable.
 
         Raises:
-            BillingError: not committed as far as we know; the hold is left to the sweeper, which asks.
+            ChargeUnknown: not committed as far as we know; the hold is left to the sweeper, which asks.
+            BillingError: the same of a request that costs nothing; its hold is let go.
         """
+        billable = outcome.usage.prompt > 0
         try:
             event = self._event(terms, hold, outcome)
             balance = await self._books.settlement.settle(event)
-        except BaseException:
-            self._leave_to_sweeper(hold)
+        except BaseException as error:
+            if billable:
+                self._leave_to_sweeper(hold)
+            else:
+                await self._release(hold, None)
+            if billable and isinstance(error, BillingError):
+                log.error("charge_unknown", request_id=str(hold.request_id), reason=str(error))
+                raise ChargeUnknown from error
             raise
         self._count(outcome, event.usage)
         await self._release(hold, balance)
         return Billed(event.usage, event.reasoning_tokens, event.charge)
 
-    async def void(self, hold: Hold) -> None:
-        """Let a hold go that nothing is charged to. Never raises: what fails is left to the sweeper."""
-        await self._release(hold, None)
+    async def void(self, terms: Terms, hold: Hold, outcome: Outcome) -> None:
+        """Let a hold go that nothing is charged to; if that fails, record that nothing is. Never raises."""
+        assert not outcome.usage.prompt, "what is billable is charged, not voided"
+        if not await self._release(hold, None):
+            try:
+                await self._books.settlement.settle(self._event(terms, hold, outcome))
+            except BillingError as error:
+                log.warning("void_not_recorded", request_id=str(hold.request_id), reason=str(error))
 
     async def _admit(self, tenant_id: str, amount: Femto) -> Hold:
         try:
@@ -195,10 +226,12 @@ class Settler:
             reasoning_tokens=min(outcome.reasoning_tokens, usage.output),
             charge=rate(book, terms.model, currency, usage, rated_at),
             traffic_class=terms.traffic_class,
-            attestations=() if outcome.proof is None else (outcome.proof.signed_text,),
+            attempts=outcome.accepted,
+            attestations=() if outcome.proof is None else (outcome.proof,),
         )
 
-    async def _release(self, hold: Hold, balance: BalanceVersion | None) -> None:
+    async def _release(self, hold: Hold, balance: BalanceVersion | None) -> bool:
+        """Return whether Valkey was told."""
         try:
             if balance is None:
                 await self._admission.void(hold)
@@ -208,8 +241,9 @@ class Settler:
             self._leave_to_sweeper(hold)
             if isinstance(error, asyncio.CancelledError):
                 raise
-            return
+            return False
         self._leases.drop(hold)
+        return True
 
     def _leave_to_sweeper(self, hold: Hold) -> None:
         self._telemetry.unreleased.inc()

@@ -1,64 +1,193 @@
-"""What a dead process left: holds whose lease ran out are released, with their event's charge or with none.
+"""What a dead process left: holds whose lease ran out are released, with their request's charge or with none.
 
-A lost request that has an event was charged; only its release is missing. One that has none is voided, after
-a trace of it is kept (`kv:lost`). Workers' journals, from which its tokens can be settled, come with issue 4;
-until then what a killed gateway generated and did not settle is not billed.
+A lost request that has an event was charged; only its release is missing. One that has none is settled from
+what workers attest of it, once their journals are drained; where that does not suffice it is voided, and a
+trace of it is kept (`kv:lost`).
 """
 
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from typing import Final, Protocol
 from uuid import UUID
 
+from billing.errors import BillingError, StoreUnavailable
 from billing.ledger.balance import BalanceVersion
 from billing.ledger.service import Ledger
+from billing.pricing.service import Prices
+from billing.receipts.memo import Memo
+from billing.receipts.receipt import Attested, Receipt
+from billing.receipts.service import Receipts
 from billing.settlement.batch import Settlement
+from billing.settlement.event import UsageEvent
+from billing.tenancy.service import Tenancy
 from gateway.admission.admit import Admission
-from gateway.telemetry import log
+from gateway.instant import ValkeyClock
+from gateway.lost import LostRequest, event_of, proven
+from gateway.telemetry import SweepTelemetry, log
 from gateway.valkey import Valkey
+
+LOST_AFTER_S: Final = 600.0
+GRACE_S: Final = 10.0
+
+
+class Drained(Protocol):
+    """What a draining of all journals came to (`engine.api.Drained`)."""
+
+    @property
+    def lines(self) -> int:
+        """Lines that were kept."""
+
+    @property
+    def unreachable(self) -> tuple[str, ...]:
+        """Workers whose journal could not be drained to its end."""
+
+
+class Journals(Protocol):
+    """Workers' journals (`engine.api.Journals`)."""
+
+    async def drain(self, keep: Callable[[Sequence[Attested]], Awaitable[None]]) -> Drained:
+        """Hand over what is new, verified; acknowledge what was kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepBooks:
+    """Where money and proofs are kept."""
+
+    tenancy: Tenancy
+    prices: Prices
+    ledger: Ledger
+    settlement: Settlement
+    receipts: Receipts
 
 
 @dataclass(frozen=True, slots=True)
 class SweepReport:
-    """How many holds were released, their request being settled, and how many voided, it being lost."""
+    """How many holds were released, by what became of their request.
 
-    released: int
-    voided: int
+    ``released``: it had been settled. ``settled``: it was, from attestations. ``voided``: it cost nothing.
+    ``left``: holds that stand, because some worker's journal could not be drained.
+    """
+
+    released: int = 0
+    voided: int = 0
+    settled: int = 0
+    left: int = 0
+
+    def __add__(self, other: "SweepReport") -> "SweepReport":
+        return SweepReport(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
 
 class Sweeper:
-    """Releases expired holds. Any number may run at once: each hold is dropped by whoever comes first."""
+    """Keeps journals, releases expired holds. Any number may run at once: each hold is dropped by the first.
 
-    def __init__(self, valkey: Valkey, settlement: Settlement, ledger: Ledger) -> None:
+    Args:
+        valkey: where the holds are.
+        books: where charges and attestations go.
+        journals: of all workers that may have served a request.
+        telemetry: counts.
+        lost_after_s: how long after its lease a hold waits for a worker whose journal cannot be drained.
+        grace_s: how long a hold must have been seen expired; not less than gateways pause between renewals,
+            for when Valkey was away for longer than a lease, they get to renew first.
+    """
+
+    def __init__(
+        self,
+        valkey: Valkey,
+        books: SweepBooks,
+        journals: Journals,
+        telemetry: SweepTelemetry | None = None,
+        lost_after_s: float = LOST_AFTER_S,
+        grace_s: float = GRACE_S,
+    ) -> None:
         self._admission = Admission(valkey)
-        self._settlement = settlement
-        self._ledger = ledger
+        self._clock = ValkeyClock(valkey)
+        self._books = books
+        self._journals = journals
+        self._telemetry = telemetry or SweepTelemetry()
+        self._lost_after = timedelta(seconds=lost_after_s)
+        self._grace_s = grace_s
+        self._expired_since_s: dict[UUID, float] = {}
 
     async def sweep_once(self) -> SweepReport:
-        """Look at every tenant once, at most `EXPIRED_BATCH` holds of each.
+        """Drain all journals, then look at every tenant once, at most `EXPIRED_BATCH` holds of each.
+
+        Only holds that had expired before the journals were drained are judged: workers write until then.
 
         Raises:
             ValkeyUnavailable, StoreUnavailable: the rest waits for the next time.
         """
-        released = voided = 0
-        for tenant_id in await self._admission.tenants():
-            expired = await self._admission.expired(tenant_id)
-            if not expired:
-                continue
-            settled = await self._settlement.settled(expired)
-            released += await self._release(tenant_id, [id_ for id_ in expired if id_ in settled])
-            voided += await self._void(tenant_id, [id_ for id_ in expired if id_ not in settled])
-        return SweepReport(released, voided)
+        before = {tenant: await self._admission.expired(tenant) for tenant in await self._admission.tenants()}
+        dead = self._dead(id_ for expired in before.values() for id_ in expired)
+        drained = await self._journals.drain(self._books.receipts.keep)
+        self._telemetry.journal_lines.inc(drained.lines)
+        self._telemetry.journals_unreachable.set(len(drained.unreachable))
+        report = SweepReport()
+        for tenant_id, expired in before.items():
+            if expired:
+                still = await self._admission.expired(tenant_id)  # its gateway may have come back meanwhile
+                judged = {id_: age for id_, age in still.items() if id_ in dead}
+                report += await self._judge(tenant_id, judged, drained.unreachable)
+        for outcome in ("released", "settled", "voided"):
+            self._telemetry.holds_swept.labels(outcome).inc(getattr(report, outcome))
+        return report
+
+    def _dead(self, expired: Iterable[UUID]) -> set[UUID]:
+        """Which of the expired holds have been seen so for long enough."""
+        now_s = asyncio.get_running_loop().time()
+        self._expired_since_s = {id_: self._expired_since_s.get(id_, now_s) for id_ in expired}
+        return {id_ for id_, since_s in self._expired_since_s.items() if now_s - since_s >= self._grace_s}
+
+    async def _judge(
+        self, tenant_id: str, expired: Mapping[UUID, timedelta], unreachable: tuple[str, ...]
+    ) -> SweepReport:
+        settled = await self._books.settlement.settled(list(expired))
+        released = await self._release(tenant_id, [id_ for id_ in expired if id_ in settled])
+        lost = [id_ for id_ in expired if id_ not in settled]
+        left = [id_ for id_ in lost if unreachable and expired[id_] < self._lost_after]
+        if left:
+            log.warning("holds_wait_for_workers", tenant=tenant_id, holds=len(left), workers=unreachable)
+        report = SweepReport(released=released, left=len(left))
+        receipts = await self._books.receipts.of([id_ for id_ in lost if id_ not in left])
+        for receipt in receipts.values():
+            report += await self._settle(tenant_id, receipt)
+        return report
 
     async def _release(self, tenant_id: str, request_ids: list[UUID]) -> int:
         if not request_ids:
             return 0
-        balance = await self._ledger.balance(tenant_id)
+        balance = await self._books.ledger.balance(tenant_id)
         version = BalanceVersion(tenant_id, balance.total, balance.version)
         return sum([await self._admission.release_id(tenant_id, id_, version) for id_ in request_ids])
 
-    async def _void(self, tenant_id: str, request_ids: list[UUID]) -> int:
-        voided = 0
-        for request_id in request_ids:
-            await self._admission.record_lost(tenant_id, request_id)
-            log.warning("hold_lost", request_id=str(request_id), tenant=tenant_id)
-            voided += await self._admission.release_id(tenant_id, request_id, None)
-        return voided
+    async def _settle(self, tenant_id: str, receipt: Receipt) -> SweepReport:
+        """Charge what is attested; void what cannot be charged, whatever is wrong with it."""
+        request_id = receipt.request_id
+        try:
+            event = await self._event(tenant_id, receipt)
+            balance = None if event is None else await self._books.settlement.settle(event)
+        except StoreUnavailable:
+            raise
+        except BillingError as error:
+            log.error("lost_request_not_charged", request_id=str(request_id), reason=str(error))
+            balance = None
+        if balance is not None:
+            log.warning("lost_request_settled", request_id=str(request_id), tenant=tenant_id)
+            return SweepReport(settled=int(await self._admission.release_id(tenant_id, request_id, balance)))
+        await self._admission.record_lost(tenant_id, request_id)
+        log.warning("hold_lost", request_id=str(request_id), tenant=tenant_id)
+        return SweepReport(voided=int(await self._admission.release_id(tenant_id, request_id, None)))
+
+    async def _event(self, tenant_id: str, receipt: Receipt) -> UsageEvent | None:
+        """The event that attestations prove; None when they prove none, or were made for somebody else."""
+        found = proven(receipt.attestations)
+        if found is None:
+            return None
+        memo = Memo.read(found.prefill.memo) if len(found.memos) == 1 else None
+        if memo is None or memo.tenant_id != tenant_id:
+            log.error("memo_refused", request_id=str(receipt.request_id), tenant=tenant_id)
+            return None
+        currency = (await self._books.tenancy.tenant(tenant_id)).currency
+        book = await self._books.prices.book()
+        return event_of(LostRequest(receipt.request_id, found, memo, currency), book, await self._clock.now())

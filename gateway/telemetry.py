@@ -1,10 +1,16 @@
 """Metrics and logs of a gateway process. No tenant is a label; bodies, prompts and keys are in neither."""
 
 import logging
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:  # commands that log import no engine
+    from engine.api import Engine
 
 # A JSON object a line, into the standard logger "gateway". Tracebacks have no locals: those hold prompts.
 log: Final[Any] = structlog.wrap_logger(
@@ -23,6 +29,43 @@ log: Final[Any] = structlog.wrap_logger(
 def log_to_stderr() -> None:
     """Send this process's log to standard error from INFO on, a line each; for mains."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
+
+
+class EngineCollector(Collector):
+    """What the engine's router counts, read when somebody asks."""
+
+    def __init__(self, engine: "Engine") -> None:
+        self._engine = engine
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the counters as they are now."""
+        counts = self._engine.counts
+        placements = CounterMetricFamily(
+            "kvitto_placements", "Calls placed on workers.", labels=("stage", "reason")
+        )
+        for (stage, reason), count in counts.placements.items():
+            placements.add_metric((stage, reason), count)
+        retries = CounterMetricFamily(
+            "kvitto_placement_retries", "Calls placed again after a worker failed.", labels=("stage",)
+        )
+        for stage, count in counts.retries.items():
+            retries.add_metric((stage,), count)
+        refusals = CounterMetricFamily(
+            "kvitto_placement_refusals", "Calls that no worker took.", labels=("reason",)
+        )
+        for reason, count in counts.refusals.items():
+            refusals.add_metric((reason,), count)
+        yield from (placements, retries, refusals)
+        yield CounterMetricFamily(
+            "kvitto_placements_unshared",
+            "Calls placed by this process's own ledger, for want of the shared one.",
+            value=counts.unshared,
+        )
+        yield CounterMetricFamily(
+            "kvitto_placements_unestimated",
+            "Prompts placed without knowing what of them is stored.",
+            value=counts.unestimated,
+        )
 
 
 SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
@@ -56,6 +99,37 @@ class Telemetry:
         )
         self.unreleased = Counter(
             "kvitto_holds_left_to_sweeper", "Holds this process could not release.", registry=self.registry
+        )
+
+    def render(self) -> bytes:
+        """Write all metrics in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+
+class SweepTelemetry:
+    """The metrics of whoever keeps journals and sweeps; its own registry, as `Telemetry`."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.journal_lines = Counter(
+            "kvitto_journal_lines", "Attestations kept from workers' journals.", registry=self.registry
+        )
+        self.journals_unreachable = Gauge(
+            "kvitto_journals_unreachable",
+            "Workers whose journal could not be drained.",
+            registry=self.registry,
+        )
+        self.holds_swept = Counter(
+            "kvitto_holds_swept",
+            "Expired holds, by what became of them.",
+            ("outcome",),
+            registry=self.registry,
+        )
+        self.receipts = Counter(
+            "kvitto_receipts",
+            "Requests, by how well workers attest them.",
+            ("grade",),
+            registry=self.registry,
         )
 
     def render(self) -> bytes:

@@ -52,6 +52,7 @@ def _root(
 app.command("up", rich_help_panel=PANEL_STACK)(stack.up)
 app.command("status", rich_help_panel=PANEL_STACK)(stack.status)
 app.command("logs", rich_help_panel=PANEL_STACK)(stack.logs)
+app.command("restart", rich_help_panel=PANEL_STACK)(stack.restart)
 app.command("down", rich_help_panel=PANEL_STACK)(stack.down)
 app.command("chat", rich_help_panel=PANEL_TRY)(chat.chat)
 app.command("usage", rich_help_panel=PANEL_TRY)(usage.usage)

@@ -1,17 +1,23 @@
-"""`kvitto up`, `status`, `logs`, `down`: the whole stack on this machine."""
+"""`kvitto up`, `status`, `logs`, `restart`, `down`: the whole stack on this machine."""
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from admin.cli.options import DataDir, Json, directory
+from admin.cli.shape import Decode, FirstToken, Mono, Prefill, Promise, StepBudget, Store, seated
 
 if TYPE_CHECKING:
     from admin.stack.supervisor import PartStatus, StackStatus
+    from engine.api import WorkerReport
+
+    Reports = dict[str, tuple[str, WorkerReport | None]]
 
 PORT_DEFAULT = 8080
 EXIT_NOT_RUNNING = 1
+DRAIN_TIMEOUT_S = 120.0
 
 
 def up(  # noqa: PLR0913, PLR0917 -- each parameter is an option a person types
@@ -27,17 +33,28 @@ def up(  # noqa: PLR0913, PLR0917 -- each parameter is an option a person types
             metavar="PATH_OR_ID", help="A local path or hub id that vLLM serves; SmolLM2-135M if not given."
         ),
     ] = None,
-    prefill: Annotated[int, typer.Option(min=1, max=64, help="How many workers compute prompts.")] = 1,
-    decode: Annotated[int, typer.Option(min=1, max=64, help="How many workers generate answers.")] = 1,
+    prefill: Prefill = None,
+    decode: Decode = None,
+    mono: Mono = None,
+    step_budget_s: StepBudget = None,
+    first_token: FirstToken = "on",  # noqa: S107 -- a token of output
+    store: Store = "on",
+    promise: Promise = "on",
     engine: Annotated[bool, typer.Option("--engine/--no-engine", help="Start workers at all.")] = True,
     data_dir: DataDir = None,
 ) -> None:
     """Start everything: PostgreSQL, Valkey, the model, its workers, the gateway, the background jobs.
 
     On a fresh data directory it makes a demo tenant with credit and a key, written to credentials.json there.
-    Without --detach it runs until Ctrl-C or `kvitto down`.
+    Without --detach it runs until Ctrl-C or `kvitto down`. It says how much memory the workers need, some
+    2.2 GiB each with a small model, and does not begin where clearly less is free.
 
-    Example: kvitto up --detach --data-dir ./demo --port 9000
+    The default shape is one worker of each kind: answers keep a steady pace beside long prompts. Every worker
+    can do both, so either kind steps in when the other is away or has nothing to do.
+
+    Example: kvitto up --detach --prefill 2 --decode 2 --data-dir ./demo --port 9000
+
+    Example: kvitto up --mono 1 --step-budget-s 0.1
     """
     from admin.cli.output import console
     from admin.stack import supervisor
@@ -47,8 +64,13 @@ def up(  # noqa: PLR0913, PLR0917 -- each parameter is an option a person types
         data_dir=directory(data_dir),
         port=port,
         model=model,
-        prefill=prefill,
-        decode=decode,
+        shape=replace(
+            seated(prefill, decode, mono),
+            step_budget_s=step_budget_s,
+            first_token=first_token == "on",  # noqa: S105 -- a token of output
+            store=store == "on",
+            promise=promise == "on",
+        ),
         engine=engine,
         detach=detach,
     )
@@ -56,7 +78,7 @@ def up(  # noqa: PLR0913, PLR0917 -- each parameter is an option a person types
 
 
 def status(data_dir: DataDir = None, as_json: Json = False) -> None:
-    """Show the parts of the stack: state, process, memory, restarts, address.
+    """Show the parts of the stack: state, process, memory, restarts, address; of workers what runs and waits.
 
     Exit status 1 when not all of them are ready.
 
@@ -66,6 +88,7 @@ def status(data_dir: DataDir = None, as_json: Json = False) -> None:
     from admin.stack import supervisor
 
     found = supervisor.status(directory(data_dir))
+    reports = supervisor.reports(directory(data_dir))
     if as_json:
         print_json(
             {
@@ -76,11 +99,11 @@ def status(data_dir: DataDir = None, as_json: Json = False) -> None:
                 "base_url": found.base_url,
                 "model": found.served_name,
                 "error": found.error,
-                "parts": [_row(part) for part in found.parts],
+                "parts": [_row(part, reports) for part in found.parts],
             }
         )
     else:
-        _print_status(found)
+        _print_status(found, reports)
     if not _ready(found):
         sys.exit(EXIT_NOT_RUNNING)
 
@@ -102,6 +125,25 @@ def logs(
         typer.echo(line)
 
 
+def restart(
+    worker: Annotated[str, typer.Argument(help="A worker by its name in `kvitto status`.")],
+    timeout: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="How long what runs there may take to end.")
+    ] = DRAIN_TIMEOUT_S,
+    data_dir: DataDir = None,
+) -> None:
+    """Start one worker anew while the stack serves: no new requests go there, what runs ends, it restarts.
+
+    Where no other worker can do its work, new requests are told to come again.
+
+    Example: kvitto restart decode-1 --timeout 300
+    """
+    from admin.stack import supervisor
+
+    done = supervisor.restart(directory(data_dir), worker, timeout, typer.echo)
+    typer.echo(f"{worker} is ready again after {done.took_s:.0f} s (pid {done.pid}).")
+
+
 def down(data_dir: DataDir = None) -> None:
     """Stop everything in order: no request is cut off that ends in time, no process stays behind.
 
@@ -116,12 +158,15 @@ def down(data_dir: DataDir = None) -> None:
         typer.echo(f"Nothing was running in {place}.")
 
 
-def _print_status(found: "StackStatus") -> None:
+def _print_status(found: "StackStatus", reports: "Reports") -> None:
     from admin.cli.output import Column, console, print_rows
 
     columns = (
         Column("name", "part", style="bold"),
         Column("state", "state"),
+        Column("role", "role"),
+        Column("running", "running", right=True),
+        Column("waiting", "waiting", right=True),
         Column("pid", "pid", right=True),
         Column("uptime", "up"),
         Column("restarts", "restarts", right=True),
@@ -130,7 +175,8 @@ def _print_status(found: "StackStatus") -> None:
     )
     rows = [
         {
-            **_row(part),
+            **(row := _row(part, reports)),
+            "state": f"{part.state}, draining" if row["draining"] else part.state,
             "pid": None if part.pid is None else str(part.pid),
             "uptime": _age(part.uptime_s),
             "memory": _size(part.memory_bytes),
@@ -148,10 +194,15 @@ def _print_status(found: "StackStatus") -> None:
         console().print(summary, style="dim", markup=False)
 
 
-def _row(part: "PartStatus") -> dict[str, Any]:
+def _row(part: "PartStatus", reports: "Reports") -> dict[str, Any]:
+    role, report = reports.get(part.name, (None, None))
     return {
         "name": part.name,
         "state": part.state,
+        "role": role,
+        "running": None if report is None else report.running,
+        "waiting": None if report is None else report.waiting,
+        "draining": None if report is None else report.draining,
         "pid": part.pid,
         "uptime_s": part.uptime_s,
         "restarts": part.restarts,

@@ -8,13 +8,14 @@ import uvicorn
 from litestar import Litestar
 
 from admin import settings
+from admin.engine import engine_options
 from admin.settings import Settings, SettingsMissing
 from billing.db.transaction import Database
 from billing.ledger.service import Ledger
 from billing.pricing.service import Prices
 from billing.settlement.batch import Settlement
 from billing.tenancy.service import Tenancy
-from engine.api import Engine, EngineOptions, WorkerAddress
+from engine.api import Engine
 from gateway.app import Parts, build
 from gateway.options import GatewayOptions
 from gateway.telemetry import log, log_to_stderr
@@ -32,7 +33,7 @@ def app_of(known: Settings) -> Litestar:
     if known.model_dir is None:
         raise SettingsMissing("the stack has not brought its model yet")
     database = Database(known.database_url)
-    workers = tuple(WorkerAddress(worker.name, worker.role, worker.socket) for worker in known.workers)
+    valkey = Valkey.connect(known.valkey_url)
     return build(
         Parts(
             options=GatewayOptions(),
@@ -41,8 +42,8 @@ def app_of(known: Settings) -> Litestar:
             prices=Prices(database),
             ledger=Ledger(database),
             settlement=Settlement(database),
-            valkey=Valkey.connect(known.valkey_url),
-            engine=Engine(EngineOptions(workers, known.salt_secret, known.deployment_public_key)),
+            valkey=valkey,
+            engine=Engine(engine_options(known, shared=valkey)),
             recipe=registry.load(known.model_dir, known.served_name),
         )
     )

@@ -4,16 +4,23 @@ import asyncio
 import os
 import signal
 import sys
+from contextlib import AsyncExitStack
 
 from admin import settings
+from admin.engine import engine_options
 from admin.jobs import jobs_of, keep_running
 from admin.settings import Settings, write_private
 from billing.db.transaction import Database
 from billing.ledger.service import Ledger
+from billing.pricing.service import Prices
+from billing.receipts.service import Receipts
 from billing.settlement.batch import Settlement
+from billing.tenancy.service import Tenancy
+from engine.api import Journals
 from gateway.admission.admit import Admission
-from gateway.sweep import Sweeper
-from gateway.telemetry import log, log_to_stderr
+from gateway.audit import Audit
+from gateway.sweep import SweepBooks, Sweeper
+from gateway.telemetry import SweepTelemetry, log, log_to_stderr
 from gateway.valkey import Valkey
 
 
@@ -22,21 +29,26 @@ async def run(known: Settings) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    database = Database(known.database_url, pool_size=2)
-    valkey = Valkey.connect(known.valkey_url)
-    settlement = Settlement(database)
-    await settlement.start()
-    try:
+    async with AsyncExitStack() as stack:  # closes in reverse, each whatever became of the others
+        database = Database(known.database_url, pool_size=2)
+        stack.push_async_callback(database.close)
+        valkey = Valkey.connect(known.valkey_url)
+        stack.push_async_callback(valkey.close)
+        settlement = Settlement(database)
+        await settlement.start()
+        stack.push_async_callback(settlement.close)
+        journals = Journals(engine_options(known))
+        await journals.open()
+        stack.push_async_callback(journals.close)
         ready = known.data_dir / "run" / "jobs.ready"
         write_private(ready, str(os.getpid()).encode())
-        ledger = Ledger(database)
         log.info("jobs_run")
-        jobs = jobs_of(Sweeper(valkey, settlement, ledger), ledger, Admission(valkey))
-        await keep_running(jobs, stop)
-    finally:
-        await settlement.close()
-        await valkey.close()
-        await database.close()
+        ledger, receipts, telemetry = Ledger(database), Receipts(database), SweepTelemetry()
+        tenancy = Tenancy(database, known.key_pepper)
+        books = SweepBooks(tenancy, Prices(database), ledger, settlement, receipts)
+        sweeper = Sweeper(valkey, books, journals, telemetry)
+        audit = Audit(valkey, receipts, telemetry)
+        await keep_running(jobs_of(sweeper, audit, ledger, Admission(valkey)), stop)
 
 
 def main() -> int:

@@ -6,6 +6,8 @@ StackError
 ├── StackFailed      a part did not become ready; carries its last log lines
 ├── StackInterrupted it was told to stop before it was ready
 ├── PortTaken        somebody else listens on the port
+├── MemoryShort      the machine has clearly less memory than the shape needs
+├── WorkerMissing    the stack has no worker of that name
 ├── PartMissing      no part of that name has ever logged here
 └── SecretsBroken    secrets of a data directory are missing or unreadable
 """
@@ -60,6 +62,27 @@ class PortTaken(StackError):
     def __init__(self, host: str, port: int, why: str) -> None:
         self.port = port
         super().__init__(f"cannot listen on {host}:{port} ({why}): choose another with --port")
+
+
+class MemoryShort(StackError):
+    """Starting would end in a process killed for memory."""
+
+    def __init__(self, workers: int, needed_bytes: int, available_bytes: int) -> None:
+        self.needed_bytes = needed_bytes
+        self.available_bytes = available_bytes
+        super().__init__(
+            f"{workers} workers and what they stand on need about {needed_bytes / 2**30:.1f} GiB of memory, "
+            f"and {available_bytes / 2**30:.1f} GiB are available: free some, or ask for fewer workers "
+            "(--prefill, --decode; --mono 1 needs least)"
+        )
+
+
+class WorkerMissing(StackError):
+    """No worker of that name in the running stack."""
+
+    def __init__(self, name: str, workers: tuple[str, ...]) -> None:
+        self.name = name
+        super().__init__(f"the stack has no worker {name!r}; there are: {', '.join(workers) or 'none'}")
 
 
 class PartMissing(StackError):

@@ -63,7 +63,7 @@ class Progress:
 
     def _show_lines(self, status: StackStatus) -> None:
         for row in (*status.steps, *status.parts):
-            state = (row.state, row.detail if row.state in ("restarting", "failed") else "")
+            state = _told(row)
             if self._shown.get(row.name) != state and row.state != "waiting":
                 mark, style = MARKS.get(row.state, ("…", "cyan"))
                 line = Text.assemble(
@@ -74,7 +74,7 @@ class Progress:
 
     def _remember(self, status: StackStatus) -> None:
         for row in (*status.steps, *status.parts):
-            self._shown[row.name] = (row.state, row.detail if row.state in ("restarting", "failed") else "")
+            self._shown[row.name] = _told(row)
 
     def _table(self, status: StackStatus) -> RenderableType:
         table = Table.grid(padding=(0, 2))
@@ -92,6 +92,11 @@ class Progress:
             mark, style = MARKS[row.state]
             return Text(mark, style=style)
         return self._spinner
+
+
+def _told(row: PartStatus) -> tuple[str, str]:
+    """What is worth a line of its own: the state, and its details unless they change all the time."""
+    return row.state, row.detail if row.state in ("restarting", "failed", "ready") else ""
 
 
 def _shortened(row: PartStatus) -> str:

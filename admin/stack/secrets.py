@@ -18,13 +18,17 @@ SECRET_BYTES: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """What the stack must keep. Without the pepper every API key is void, without the salt every prefix."""
+    """What the stack must keep. Without the pepper every API key is void, without the salt every prefix.
+
+    ``call`` is what callers of a worker prove to know; nothing kept depends on it: it is made when missing.
+    """
 
     deployment: DeploymentKey = field(repr=False)
     salt: bytes = field(repr=False)
     pepper: bytes = field(repr=False)
     postgres: PostgresPasswords
     valkey_password: str = field(repr=False)
+    call: bytes = field(repr=False)
 
     @property
     def deployment_public_key(self) -> bytes:
@@ -54,9 +58,25 @@ def load_or_create(data_dir: Path) -> Secrets:
                 (folder / "postgres_role").read_text(), (folder / "postgres_superuser").read_text()
             ),
             valkey_password=(folder / "valkey").read_text(),
+            call=_call_secret(call_secret_file(data_dir)),
         )
     except (OSError, ValueError, ProofInvalid) as error:
         raise SecretsBroken(f"cannot read the secrets in {folder}: {error}") from error
+
+
+def call_secret_file(data_dir: Path) -> Path:
+    """Where workers read, in hexadecimal, what their callers must know."""
+    return data_dir / "workers" / "call.secret"
+
+
+def _call_secret(file: Path) -> bytes:
+    if not file.exists():
+        file.parent.mkdir(mode=0o700, exist_ok=True)
+        write_private(file, random.token_hex(SECRET_BYTES).encode())
+    secret = bytes.fromhex(file.read_text())
+    if len(secret) != SECRET_BYTES:
+        raise ValueError(f"{file.name} has not {SECRET_BYTES} bytes")
+    return secret
 
 
 def _create(folder: Path) -> None:

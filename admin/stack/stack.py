@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import psutil
 
-from admin.settings import OwnServers, Settings, WorkerSettings, own_servers
-from admin.stack import journal, model, places, process, secrets, state, workers
+from admin.settings import OwnServers, Settings, own_servers
+from admin.stack import journal, memory, model, places, process, secrets, state, workers
 from admin.stack.errors import StackError, StackFailed, StackInterrupted
 from admin.stack.model import Model, ModelUnavailable
 from admin.stack.part import Part, Plan
@@ -23,7 +23,7 @@ TICK_S: Final = 0.25
 ROTATE_EVERY_TICKS: Final = 240
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Stopped one group after the other: who uses a part stops before it.
-STOP_ORDER: Final = (("gateway",), ("jobs", "prefill", "decode"), ("valkey",), ("postgres",))
+STOP_ORDER: Final = (("gateway",), ("jobs", "prefill", "decode", "mono"), ("valkey",), ("postgres",))
 
 
 class Stack:
@@ -35,10 +35,10 @@ class Stack:
         self._on_progress = on_progress
         self._parts: dict[str, Part] = {}
         self._outside: list[PartStatus] = []
-        self._steps = {name: PartStatus(name) for name in ("model", "setup")}
+        self._steps = {name: PartStatus(name) for name in ("memory", "model", "setup")}
         me = psutil.Process()
         self._status = StackStatus(
-            options.data_dir, phase="starting", pid=me.pid, pid_started_s=me.create_time(),
+            options.data_dir, phase="starting", pid=me.pid, pid_started_s=state.started_s(me),
             served_name=model.served_name_of(options.model),
         )  # fmt: skip
         self._stop_asked = asyncio.Event()
@@ -71,6 +71,7 @@ class Stack:
 
     async def _live(self) -> None:
         self._show(phase="starting")
+        self._check_memory()
         known = secrets.load_or_create(self._options.data_dir)
         sockets = places.take_sockets(self._layout)
         planner = Planner(self._layout, known, sockets)
@@ -94,12 +95,13 @@ class Stack:
         own = own_servers()
         database = self._server("postgres", own.database_url, planner.postgres)
         cache = self._server("valkey", own.valkey_url, planner.valkey)
-        roles = workers.roles_of(self._options.prefill, self._options.decode)
-        housing = workers.Workers(self._options.data_dir, planner.sockets / "w", planner.secrets.deployment)
-        settings = self._settings(planner, OwnServers(database[1], cache[1]), housing.certify(roles))
+        shape = self._options.shape
+        housing = workers.Workers(
+            self._options.data_dir, planner.sockets / "w", planner.secrets.deployment, shape
+        )
+        settings = self._settings(planner, OwnServers(database[1], cache[1]), housing)
         settings.write(self._layout.settings)
         self._show(base_url=settings.base_url)
-        cores = workers.share_cores(len(settings.workers))
         gateway = self._part(
             planner.gateway(
                 (settings.host, settings.port),
@@ -114,9 +116,9 @@ class Stack:
                 books = group.create_task(self._start_books(planner, database[0]))
                 caching = group.create_task(_started(cache[0]))
                 serving = await self._model_ready
-                for worker, own_cores in zip(settings.workers, cores, strict=True):
+                for worker, seat in zip(settings.workers, shape.seats, strict=True):
                     if self._options.engine:
-                        part = self._part(planner.worker(housing, worker, serving, own_cores))
+                        part = self._part(planner.worker(housing, worker, serving, seat.cores))
                         group.create_task(part.start())
                 await books
                 await caching
@@ -127,6 +129,12 @@ class Stack:
             if ours is None:
                 raise
             raise _first(ours) from group
+
+    def _check_memory(self) -> None:
+        shape, weights = self._options.shape, memory.weights_bytes(self._options.model)
+        if self._options.engine:
+            said = memory.check(shape, memory.needed_bytes(shape, weights), memory.available_bytes())
+            self._step("memory", state="ready", detail=said)
 
     async def _start_books(self, planner: Planner, database: Part | None) -> None:
         await _started(database)
@@ -152,7 +160,7 @@ class Stack:
         self._step("model", state="ready", detail="", address=str(found.folder))
         self._model_ready.set_result(found)
 
-    def _settings(self, planner: Planner, servers: OwnServers, found: tuple[WorkerSettings, ...]) -> Settings:
+    def _settings(self, planner: Planner, servers: OwnServers, housing: workers.Workers) -> Settings:
         assert servers.database_url is not None
         assert servers.valkey_url is not None
         return Settings(
@@ -163,10 +171,13 @@ class Stack:
             port=self._options.port,
             model_dir=None,
             served_name=model.served_name_of(self._options.model),
-            workers=found,
+            workers=housing.certify(),
             key_pepper=planner.secrets.pepper,
             salt_secret=planner.secrets.salt,
+            worker_secret=planner.secrets.call,
             deployment_public_key=planner.secrets.deployment_public_key,
+            store_dir=housing.store_dir,
+            first_token=self._options.shape.first_token,
         )
 
     def _server(

@@ -4,7 +4,7 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ import psutil
 
 from admin.settings import write_private
 from admin.stack.errors import StackRunning
+from engine.shapes.shape import Shape
 
 Phase = Literal["starting", "ready", "stopping", "stopped", "failed"]
 PartState = Literal["waiting", "starting", "ready", "restarting", "stopping", "stopped", "failed"]
@@ -20,13 +21,12 @@ PartState = Literal["waiting", "starting", "ready", "restarting", "stopping", "s
 
 @dataclass(frozen=True, slots=True)
 class StackOptions:
-    """What `kvitto up` was asked for."""
+    """What `kvitto up` was asked for. Without ``engine`` the workers of the shape are not started."""
 
     data_dir: Path
     port: int = 8080
     model: str | None = None
-    prefill: int = 1
-    decode: int = 1
+    shape: Shape = field(default_factory=lambda: Shape.split(1, 1, ()))
     engine: bool = True
     detach: bool = False
     host: str = "127.0.0.1"
@@ -49,7 +49,10 @@ class PartStatus:
 
 @dataclass(frozen=True, slots=True)
 class StackStatus:
-    """The whole stack. ``parts`` are what stays, ``steps`` what a start goes through once."""
+    """The whole stack. ``parts`` are what stays, ``steps`` what a start goes through once.
+
+    ``pid`` and ``pid_started_s`` (`started_s`) name its supervisor.
+    """
 
     data_dir: Path
     phase: Phase = "stopped"
@@ -151,12 +154,17 @@ def measured(part: PartStatus, now_s: float) -> PartStatus:
     return replace(part, uptime_s=uptime_s, memory_bytes=_memory_bytes(part.pid))
 
 
-def same_process(pid: int, started_s: float | None) -> bool:
-    """Say whether ``pid`` is still the process that started at that Unix time (pids are used again)."""
+def started_s(process: psutil.Process) -> float:
+    """When a process started, in seconds since the machine did: setting the clock does not move that."""
+    return float(process.create_time() - psutil.boot_time())
+
+
+def same_process(pid: int, begun_s: float | None) -> bool:
+    """Say whether ``pid`` is still the process that started then (`started_s`; pids are used again)."""
     try:
         found = psutil.Process(pid)
         alive = found.status() != psutil.STATUS_ZOMBIE
-        return alive and (started_s is None or abs(found.create_time() - started_s) < 1.0)
+        return alive and (begun_s is None or abs(started_s(found) - begun_s) < 1.0)
     except psutil.NoSuchProcess:
         return False
 

@@ -1,4 +1,4 @@
-"""The local stack as the command line sees it: up, down, status, logs, connect."""
+"""The local stack as the command line sees it: up, down, restart, status, logs, connect."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -19,7 +19,22 @@ from admin.stack import journal, places, process, state
 from admin.stack.errors import PartMissing, StackDown, StackFailed, StackInterrupted, StackRunning
 from admin.stack.state import Layout, PartStatus, StackOptions, StackStatus
 
-__all__ = ["PartStatus", "StackOptions", "StackStatus", "connect", "down", "logs", "status", "up"]
+if TYPE_CHECKING:
+    from admin.stack.restart import Restarted
+    from engine.api import WorkerReport
+
+__all__ = [
+    "PartStatus",
+    "StackOptions",
+    "StackStatus",
+    "connect",
+    "down",
+    "logs",
+    "reports",
+    "restart",
+    "status",
+    "up",
+]
 
 FOLLOW_INTERVAL_S: Final = 0.1
 DOWN_TIMEOUT_S: Final = 150.0
@@ -70,6 +85,32 @@ def status(data_dir: Path) -> StackStatus:
     found = state.read(data_dir.resolve())
     now_s = clock.now().timestamp()
     return replace(found, parts=tuple(state.measured(part, now_s) for part in found.parts))
+
+
+def restart(data_dir: Path, worker: str, timeout_s: float, on_step: Callable[[str], None]) -> "Restarted":
+    """Start one worker anew while the stack serves; raises StackDown, and as `admin.stack.restart` does."""
+    from admin.stack.restart import restart as restart_worker
+
+    return asyncio.run(restart_worker(connect(data_dir), worker, timeout_s, on_step))
+
+
+def reports(data_dir: Path) -> "dict[str, tuple[str, WorkerReport | None]]":
+    """Role of each worker of the running stack and what it says of itself; None for one that says nothing."""
+    from admin.stack.restart import asked
+
+    try:
+        settings = connect(data_dir)
+    except StackDown:
+        return {}
+
+    async def ask() -> "list[WorkerReport | None]":
+        async with asked(settings) as engine:
+            return await asyncio.gather(*(engine.report(worker.name) for worker in settings.workers))
+
+    answers = asyncio.run(ask()) if settings.workers else []
+    return {
+        worker.name: (worker.role, report) for worker, report in zip(settings.workers, answers, strict=True)
+    }
 
 
 def logs(data_dir: Path, part: str | None = None, follow: bool = False) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -11,40 +10,53 @@ from admin import clock, settings
 from admin.settings import WorkerSettings, write_private
 from admin.stack.model import Model
 from admin.stack.process import Command
+from admin.stack.secrets import call_secret_file
 from engine.proof.certificate import DeploymentKey, WorkerCertificate
 from engine.proof.signed import ProofInvalid, private_key, private_pem, public_bytes
 from engine.shapes.render import worker_command
-from engine.shapes.shape import Role, WorkerSpec
+from engine.shapes.shape import Shape
+from engine.shapes.worker import WorkerSpec
 from recipe import registry
 
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """Where the workers of a data directory keep their files and sockets."""
+    """The workers of a shape, and where a data directory keeps their files and sockets."""
 
     data_dir: Path
     sockets: Path
     deployment: DeploymentKey
+    shape: Shape
 
     @property
     def folder(self) -> Path:
-        """Keys, certificates and spec files."""
+        """Keys, certificates, journals and spec files."""
         return self.data_dir / "workers"
 
-    def certify(self, roles: dict[str, Role]) -> tuple[WorkerSettings, ...]:
-        """Give each worker (name -> role) a key and a certificate of the deployment, unless it has them."""
+    @property
+    def store_dir(self) -> Path | None:
+        """The prefix store, None in a shape that has none."""
+        return self.data_dir / "store" if self.shape.store else None
+
+    def certify(self) -> tuple[WorkerSettings, ...]:
+        """Give each worker a key and a certificate of the deployment, unless it has them."""
         self.folder.mkdir(mode=0o700, exist_ok=True)
         self.sockets.mkdir(mode=0o700, exist_ok=True)
-        for name in roles:
-            if not self._certified(name):
+        for seat in self.shape.seats:
+            if not self._certified(seat.name):
                 key = Ed25519PrivateKey.generate()
-                write_private(self.folder / f"{name}.pem", private_pem(key))
+                write_private(self.folder / f"{seat.name}.pem", private_pem(key))
                 issued_at_s = int(clock.now().timestamp())
-                certificate = self.deployment.certify(name, key.public_key(), issued_at_s)
-                write_private(self.folder / f"{name}.certificate", certificate.encode())
+                certificate = self.deployment.certify(seat.name, key.public_key(), issued_at_s)
+                write_private(self.folder / f"{seat.name}.certificate", certificate.encode())
         return tuple(
-            WorkerSettings(name, role, self.sockets / f"{name}.sock", self.folder / f"{name}.certificate")
-            for name, role in roles.items()
+            WorkerSettings(
+                seat.name,
+                seat.role,
+                self.sockets / f"{seat.name}.sock",
+                self.folder / f"{seat.name}.certificate",
+            )
+            for seat in self.shape.seats
         )
 
     def _certified(self, name: str) -> bool:
@@ -60,23 +72,27 @@ class Workers:
     def command(self, worker: WorkerSettings, model: Model, cores: tuple[int, ...] | None) -> Command:
         """Write the worker's spec and say how to start it."""
         quotas = settings.store_quotas()
-        store_dir = self.data_dir / "store"
         spec = WorkerSpec(
             name=worker.name,
             role=worker.role,
             model_dir=model.folder,
             served_name=model.served_name,
             socket=worker.socket,
-            store_dir=store_dir,
+            store_dir=self.store_dir,
             journal_dir=self.folder / f"{worker.name}.journal",
             key_file=self.folder / f"{worker.name}.pem",
             certificate_file=worker.certificate_file,
+            call_secret_file=call_secret_file(self.data_dir),
+            promise=self.shape.promise,
             cpu_cores=cores,
+            step_budget_s=self.shape.step_budget_s,
             recipe_version=registry.VERSION,
             store_bytes_max=quotas.store_bytes_max,
             tenant_bytes_max=quotas.tenant_bytes_max,
         )
-        store_dir.mkdir(mode=0o700, exist_ok=True)
+        for folder in (self.store_dir, spec.journal_dir):
+            if folder is not None:
+                folder.mkdir(mode=0o700, exist_ok=True)
         spec_file = self.folder / f"{worker.name}.json"
         spec.write(spec_file)
         # A socket left by a killed worker would answer nobody, but its path must be free to bind.
@@ -85,16 +101,6 @@ class Workers:
         return Command(tuple(rendered.argv), settings.child_environment(rendered.environment))
 
 
-def roles_of(prefill: int, decode: int) -> dict[str, Role]:
-    """Names and roles of the workers, prefill first: ``prefill-1``, ..., ``decode-1``, ..."""
-    roles: dict[str, Role] = {f"prefill-{number}": "prefill" for number in range(1, prefill + 1)}
-    return roles | {f"decode-{number}": "decode" for number in range(1, decode + 1)}
-
-
-def share_cores(workers: int) -> list[tuple[int, ...] | None]:
-    """Divide the cores this process may use evenly, without overlap; None for all when they are too few."""
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    if len(cores) < workers:
-        return [None] * workers
-    bounds = [len(cores) * index // workers for index in range(workers + 1)]
-    return [tuple(cores[start:end]) for start, end in pairwise(bounds)]
+def own_cores() -> list[int]:
+    """Numbers of the cores that this process may use; none where the system does not tell."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []

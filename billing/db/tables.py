@@ -142,13 +142,33 @@ usage_event: Final = Table(
     Index(None, "rated_at", "request_id"),
 )
 
+usage_attempt: Final = Table(
+    "usage_attempt",
+    metadata,
+    Column("request_id", Uuid, ForeignKey("usage_event.request_id"), primary_key=True),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column("tenant_id", Text, nullable=False, comment="of its event"),
+    Column("stage", Text, nullable=False),
+    Column("worker", Text, nullable=False),
+    Column("output_from", Integer, nullable=False),
+    Column("output_to", Integer, nullable=False),
+    CheckConstraint("attempt >= 0", name="attempt"),
+    CheckConstraint("stage IN ('prefill', 'decode', 'both')", name="stage"),
+    CheckConstraint("0 <= output_from AND output_from <= output_to", name="output"),
+)
+
 attestation: Final = Table(
     "attestation",
     metadata,
-    Column("request_id", Uuid, ForeignKey("usage_event.request_id"), primary_key=True),
-    Column("position", SmallInteger, primary_key=True),
-    Column("tenant_id", Text, nullable=False, comment="of its event"),
+    Column("request_id", Uuid, primary_key=True, comment="its event may come later, or never"),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column("kind", Text, primary_key=True),
+    Column("tenant_id", Text, comment="of its memo, when that names one"),
+    Column("worker", Text, nullable=False),
     Column("document", Text, nullable=False),
+    Column("recorded_at", _instant(), nullable=False, server_default=func.now()),
+    CheckConstraint("attempt >= 0", name="attempt"),
+    CheckConstraint("kind IN ('prefill', 'decode')", name="kind"),
 )
 
 ledger_transaction: Final = Table(

@@ -1,1 +1,1 @@
-"""Usage events, their ledger transactions and attestations, in one batched transaction."""
+"""Usage events, their ledger transactions, attempts and attestations, in one batched transaction."""

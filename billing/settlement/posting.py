@@ -1,4 +1,4 @@
-"""One transaction for many finished requests: event, ledger transaction and attestations, all or nothing."""
+"""One transaction for many finished requests: all it leaves, or nothing."""
 
 from collections.abc import Collection
 from uuid import UUID
@@ -8,6 +8,7 @@ from billing.ledger import repository as ledger
 from billing.ledger.balance import BalanceVersion
 from billing.ledger.entries import Transaction
 from billing.ledger.wallet import Wallet
+from billing.receipts import repository as receipts
 from billing.settlement import repository
 from billing.settlement.event import UsageEvent
 
@@ -32,7 +33,12 @@ async def post(database: Database, events: Collection[UsageEvent]) -> dict[UUID,
             wallets = await ledger.open_wallets(connection, {event.tenant_id for event in fresh})
             charges = [_charge(wallets[event.tenant_id], event) for event in fresh]
             await ledger.append(connection, charges, wallets.values())
-            await repository.insert_attestations(connection, fresh)
+            await receipts.insert_attempts(
+                connection, [(e.request_id, e.tenant_id, attempt) for e in fresh for attempt in e.attempts]
+            )
+            await receipts.insert_attestations(
+                connection, [(e.request_id, attested) for e in fresh for attested in e.attestations]
+            )
             balances = {wallet.tenant_id: wallet.balance for wallet in wallets.values()}
         others = {event.tenant_id for event in events} - balances.keys()
         if others:

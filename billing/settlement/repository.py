@@ -1,19 +1,18 @@
-"""Statements on usage events and attestations."""
+"""Statements on usage events."""
 
 from collections.abc import Collection, Iterable
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import insert, select
+from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from billing.db.bulk import arrays, unnested
-from billing.db.tables import attestation, usage_event
+from billing.db.tables import usage_event
 from billing.settlement.event import UsageEvent
 
 _EVENT: Final = tuple(column.name for column in usage_event.c if column.server_default is None)
-_ATTESTATION: Final = ("request_id", "position", "tenant_id", "document")
 
 
 async def insert_events(connection: AsyncConnection, events: Iterable[UsageEvent]) -> set[UUID]:
@@ -29,24 +28,6 @@ async def insert_events(connection: AsyncConnection, events: Iterable[UsageEvent
         .returning(usage_event.c.request_id)
     )
     return set((await connection.execute(statement, arrays(rows, _EVENT))).scalars())
-
-
-async def insert_attestations(connection: AsyncConnection, events: Iterable[UsageEvent]) -> None:
-    """Keep the signed documents of new events."""
-    rows = [
-        {
-            "request_id": event.request_id,
-            "position": position,
-            "tenant_id": event.tenant_id,
-            "document": document,
-        }
-        for event in events
-        for position, document in enumerate(event.attestations)
-    ]
-    if not rows:
-        return
-    statement = insert(attestation).from_select(_ATTESTATION, select(unnested(attestation, _ATTESTATION)))
-    await connection.execute(statement, arrays(rows, _ATTESTATION))
 
 
 async def select_settled(connection: AsyncConnection, request_ids: Collection[UUID]) -> set[UUID]:

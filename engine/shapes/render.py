@@ -4,7 +4,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from engine.shapes.shape import WorkerSpec
+from engine.shapes.worker import WorkerSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,10 +120,11 @@ class Admission:
         """List tenants that may hold something."""
         return sorted(await self._valkey.call("SMEMBERS", TENANTS_HELD))
 
-    async def expired(self, tenant_id: str) -> list[UUID]:
-        """List holds whose lease ran out, at most `EXPIRED_BATCH`."""
-        ids = await self._valkey.run(EXPIRED, (_keys(tenant_id)[2],), (EXPIRED_BATCH,))
-        return [UUID(request_id) for request_id in ids]
+    async def expired(self, tenant_id: str) -> dict[UUID, timedelta]:
+        """Find holds whose lease ran out, and how long ago; the longest first, at most `EXPIRED_BATCH`."""
+        found = await self._valkey.run(EXPIRED, (_keys(tenant_id)[2],), (EXPIRED_BATCH,))
+        ages = (timedelta(milliseconds=int(age_ms)) for age_ms in found[1::2])
+        return dict(zip(map(UUID, found[::2]), ages, strict=True))
 
     async def record_lost(self, tenant_id: str, request_id: UUID) -> None:
         """Keep a trace of a hold that is about to be voided without an event."""

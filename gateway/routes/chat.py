@@ -11,6 +11,7 @@ from litestar import post
 from litestar.exceptions import InternalServerException
 from litestar.response.base import ASGIResponse
 
+from billing.receipts.memo import Memo
 from billing.tenancy.api_key import KeyGrant
 from engine.api import GenerateRequest, Sampling
 from gateway import sse
@@ -152,16 +153,8 @@ def _generate_request(desk: Desk, terms: Terms, asked: Asked, hold: Hold) -> Gen
 
 
 def _memo(desk: Desk, terms: Terms, hold: Hold) -> str:
-    """What a worker repeats in its attestation, so that a journal line can be settled alone."""
     row = desk.prices.book.row(terms.model, terms.grant.currency, hold.admitted_at)
-    memo = {
-        "tenant": hold.tenant_id,
-        "key": terms.grant.key_id,
-        "model": terms.model,
-        "class": terms.traffic_class,
-        "price_row": row.id,
-    }
-    return msgspec.json.encode(memo).decode()
+    return Memo(hold.tenant_id, terms.grant.key_id, terms.model, terms.traffic_class, row.id).to_text()
 
 
 def _writer(asked: Asked) -> Callable[[Hold], Writer]:

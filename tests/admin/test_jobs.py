@@ -1,6 +1,7 @@
 """The background jobs: what they do, on real Postgres and Valkey, and the loop that runs them."""
 
 import asyncio
+import secrets
 from datetime import timedelta
 
 import pytest
@@ -12,12 +13,29 @@ from billing.errors import StoreUnavailable
 from billing.ledger.credit import Grant
 from billing.ledger.service import Ledger
 from billing.money import Femto
+from billing.pricing.service import Prices
+from billing.receipts.service import Receipts
+from billing.request_id import RANDOM_BYTES, mint
 from billing.settlement.batch import Settlement
 from billing.tenancy.service import Tenancy
 from gateway.admission.admit import Admission
+from gateway.audit import Audit
 from gateway.refusal import BalanceInsufficient
-from gateway.sweep import Sweeper
+from gateway.sweep import SweepBooks, Sweeper
+from gateway.telemetry import SweepTelemetry
 from gateway.valkey import Valkey
+from tests.attested import Signed, decode, prefill
+from tests.gateway.doubles import ScriptedJournals
+
+
+def all_jobs(
+    database: Database, valkey: Valkey, settlement: Settlement, journals: ScriptedJournals | None = None
+) -> tuple[Job, ...]:
+    tenancy, ledger, receipts = Tenancy(database, b"pepper"), Ledger(database), Receipts(database)
+    books = SweepBooks(tenancy, Prices(database), ledger, settlement, receipts)
+    sweeper = Sweeper(valkey, books, journals or ScriptedJournals(), grace_s=0.0)
+    audit = Audit(valkey, receipts, SweepTelemetry())
+    return jobs_of(sweeper, audit, ledger, Admission(valkey))
 
 
 async def test_ended_credit_is_taken_back_and_the_next_admission_knows(
@@ -31,15 +49,29 @@ async def test_ended_credit_is_taken_back_and_the_next_admission_knows(
         await admission.project(await ledger.grant(tenant.id, grant, now - timedelta(days=1)))
         await admission.admit(tenant.id, Femto(1))
 
-        jobs = {
-            job.name: job for job in jobs_of(Sweeper(valkey, Settlement(database), ledger), ledger, admission)
-        }
+        jobs = {job.name: job for job in all_jobs(database, valkey, Settlement(database))}
         await jobs["expire_credit"].work()
 
         assert (await ledger.balance(tenant.id)).total == 0
         assert await ledger.check_integrity() == []
         with pytest.raises(BalanceInsufficient):
             await admission.admit(tenant.id, Femto(1))
+    finally:
+        await valkey.close()
+        await database.close()
+
+
+async def test_the_sweep_keeps_what_workers_attest(database_url: str, valkey_url: str) -> None:
+    database, valkey = Database(database_url), Valkey.connect(valkey_url)
+    try:
+        request_id = mint(clock.now(), secrets.token_bytes(RANDOM_BYTES))
+        journals = ScriptedJournals([Signed(prefill(request_id)), Signed(decode(request_id, 1, 0, 5))])
+        jobs = {job.name: job for job in all_jobs(database, valkey, Settlement(database), journals)}
+        await jobs["sweep"].work()
+        await jobs["audit_receipts"].work()
+        assert journals.lines == []
+        (receipt,) = (await Receipts(database).of([request_id])).values()
+        assert len(receipt.attestations) == 2
     finally:
         await valkey.close()
         await database.close()

@@ -15,10 +15,13 @@ from billing.pricing.book import PriceBook
 from billing.pricing.rating import rate
 from billing.pricing.service import Prices
 from billing.pricing.toml import shipped
+from billing.receipts.memo import Memo
 from billing.request_id import mint
 from billing.settlement.event import UsageEvent
 from billing.tenancy.service import Tenancy
 from billing.usage import TokenUsage
+from engine.proof.coverage import Attempt
+from tests.attested import Signed, prefill
 
 NOON = datetime(2026, 11, 2, 12, 0, tzinfo=UTC)
 MODEL = "smollm2-135m-instruct"
@@ -39,8 +42,10 @@ class House:
     def event(self, number: int = 0, *, output: int = 300, at: datetime = NOON) -> UsageEvent:
         """A request of 1,200 prompt tokens, 1,024 of them from the cache."""
         usage = TokenUsage(cache_hit=1024, cache_owed=0, cache_write=0, cache_miss=176, output=output)
+        request_id = self.request_id(number)
+        memo = Memo(self.tenant_id, self.key_id, MODEL, "chat", "").to_text()
         return UsageEvent(
-            request_id=self.request_id(number),
+            request_id=request_id,
             tenant_id=self.tenant_id,
             key_id=self.key_id,
             model=MODEL,
@@ -51,7 +56,8 @@ class House:
             reasoning_tokens=0,
             charge=rate(self.book, MODEL, "USD", usage, at),
             traffic_class="chat",
-            attestations=('{"payload":{}}',),
+            attempts=(Attempt(0, "prefill", "p1", 0, 0), Attempt(1, "decode", "d1", 0, output)),
+            attestations=(Signed(prefill(request_id, prompt_tokens=1200, hit_tokens=1024, memo=memo)),),
         )
 
     def request_id(self, number: int) -> UUID:

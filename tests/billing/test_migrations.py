@@ -27,6 +27,18 @@ CATALOG = {
         WHERE schemaname = 'public' AND tablename <> 'alembic_version'""",
 }
 
+OLD_ROWS = (
+    "INSERT INTO tenant VALUES ('t', 't', 'USD', now())",
+    "INSERT INTO api_key VALUES ('k', 't', 'k', 'kv', sha256(''), now())",
+    "INSERT INTO price_row VALUES ('r', 'm', 'USD', now(), 'admitted', 's', 1, 1, 1, NULL, now(), 'test')",
+    """INSERT INTO usage_event VALUES (
+        gen_random_uuid(), 't', 'k', 'm', 'completed', 'chat', now(), now(),
+        0, 0, 0, 1, 1, 0, 2, 'USD', 'r', 's')
+    """,
+    """INSERT INTO attestation
+        SELECT request_id, 0, 't', '{"payload": {"attempt": 3, "worker": "p1"}}' FROM usage_event""",
+)
+
 
 @pytest.fixture
 def empty_databases(postgres_server: Any) -> Iterator[tuple[str, str]]:
@@ -57,8 +69,30 @@ async def test_migrations_from_empty_make_exactly_the_tables_and_step_down(empty
     for kind in CATALOG:
         assert have[kind] == want[kind], f"migrations and tables.py differ in {kind}"
     await asyncio.to_thread(command.check, configuration(migrated))
-    await asyncio.to_thread(command.downgrade, configuration(migrated), "-1")
+    for _ in range(4):
+        await asyncio.to_thread(command.downgrade, configuration(migrated), "-1")
+        await asyncio.to_thread(command.upgrade, configuration(migrated), "+1")
+        await asyncio.to_thread(command.downgrade, configuration(migrated), "-1")
     assert not any((await catalog(migrated)).values())
+
+
+async def test_attestations_kept_by_position_are_named_by_their_call(empty_databases: tuple[str, str]):
+    url, _ = empty_databases
+    await asyncio.to_thread(command.upgrade, configuration(url), "0001")
+    engine = create_async_engine(url)
+    async with engine.begin() as connection:
+        for statement in OLD_ROWS:
+            await connection.exec_driver_sql(statement)
+    await asyncio.to_thread(upgrade, url)
+    async with engine.begin() as connection:
+        rows = await connection.execute(text("SELECT attempt, kind, worker, tenant_id FROM attestation"))
+        assert [tuple(row) for row in rows] == [(3, "prefill", "p1", "t")]
+    for _ in range(3):
+        await asyncio.to_thread(command.downgrade, configuration(url), "-1")
+    async with engine.begin() as connection:
+        rows = await connection.execute(text("SELECT position, tenant_id FROM attestation"))
+        assert [tuple(row) for row in rows] == [(0, "t")]
+    await engine.dispose()
 
 
 async def test_two_upgrades_at_once_wait_for_each_other(empty_databases: tuple[str, str]):

@@ -12,9 +12,12 @@ from billing.db.transaction import Database
 from billing.errors import StoreRefused, StoreUnavailable, UsageInvalid
 from billing.ledger.balance import BalanceVersion
 from billing.money import femto_of
+from billing.receipts.service import Receipts
 from billing.reports.service import Reports
 from billing.reports.usage_row import UsageFilter
 from billing.settlement.batch import Settlement
+from billing.usage import TokenUsage
+from engine.proof.coverage import Attempt
 
 CHARGE = 1024 * 14_000_000 + 176 * 140_000_000 + 300 * 280_000_000
 TEN = femto_of("10")
@@ -41,16 +44,16 @@ async def assert_charged(house: Any, requests: int, credit: int = TEN) -> None:
     assert await house.ledger.check_integrity() == []
 
 
-async def test_a_settled_request_has_its_event_charge_and_attestation(house: Any, settlement: Settlement):
+async def test_a_settled_request_has_its_event_charge_attempts_and_attestation(
+    house: Any, settlement: Settlement
+):
     await house.topped_up("10")
     event = house.event()
     assert await settlement.settle(event) == BalanceVersion(house.tenant_id, TEN - CHARGE, 2)
     await assert_charged(house, 1)
-    async with house.database.transaction() as connection:
-        documents = await connection.execute(
-            text("SELECT document FROM attestation WHERE request_id = :id"), {"id": event.request_id}
-        )
-        assert documents.scalars().all() == list(event.attestations)
+    receipt = (await Receipts(house.database).of([event.request_id]))[event.request_id]
+    assert (receipt.usage, receipt.attempts) == (event.usage, event.attempts)
+    assert receipt.attestations == tuple(one.attestation for one in event.attestations)
 
 
 async def test_requests_that_finish_together_share_a_transaction(house: Any, settlement: Settlement):
@@ -103,7 +106,7 @@ async def test_a_poisoned_event_fails_only_itself(house: Any, settlement: Settle
         replace(house.event(101), charge=replace(charge, currency="CNY")),
         replace(house.event(102), charge=replace(charge, price_row_id="unpublished")),
         replace(house.event(103), model="nul \0"),
-        replace(house.event(104), usage=replace(house.event().usage, output=2**31)),
+        house.event(104, output=2**31),
     ]
     good = [house.event(n) for n in range(10)]
     answers = await asyncio.gather(
@@ -124,7 +127,10 @@ async def test_a_failed_request_is_an_event_that_costs_nothing(house: Any, settl
     await house.topped_up("10")
     event = house.event()
     free = replace(event.charge, cache_hit=0, cache_miss=0, output=0)
-    await settlement.settle(replace(event, status="failed", charge=free, attestations=()))
+    nothing = TokenUsage.none()
+    await settlement.settle(
+        replace(event, status="failed", usage=nothing, charge=free, attempts=(), attestations=())
+    )
     (row,) = await rows_of(house)
     assert (row.status, row.charge) == ("failed", 0)
     await assert_balance(house, TEN)
@@ -221,3 +227,26 @@ def test_an_event_holds_no_more_reasoning_than_output_and_one_instant(house: Any
         replace(house.event(), reasoning_tokens=301)
     with pytest.raises(UsageInvalid):
         replace(house.event(), rated_at=house.event().rated_at.replace(hour=13))
+
+
+@pytest.mark.parametrize(
+    "attempts",
+    [
+        (),
+        (Attempt(0, "prefill", "p1", 0, 0), Attempt(1, "decode", "d1", 0, 299)),
+        (Attempt(0, "prefill", "p1", 0, 1), Attempt(1, "decode", "d1", 0, 299)),
+        (Attempt(1, "decode", "d1", 0, 300),),
+        (Attempt(0, "both", "d1", 0, 200), Attempt(1, "both", "d2", 200, 300)),
+    ],
+    ids=["none", "fewer tokens", "an overlap", "no prompt", "the prompt twice"],
+)
+def test_the_attempts_of_an_event_cover_what_it_bills(house: Any, attempts: tuple[Attempt, ...]):
+    with pytest.raises(UsageInvalid):
+        replace(house.event(output=300), attempts=attempts)
+
+
+def test_an_event_that_bills_nothing_accepted_nothing(house: Any):
+    event = house.event(output=0)
+    with pytest.raises(UsageInvalid):
+        replace(event, usage=TokenUsage.none())
+    assert replace(event, attempts=(Attempt(0, "prefill", "p1", 0, 0),)).usage.prompt == 1200

@@ -4,6 +4,7 @@ Tests own a tenant each, so none depends on another's prompts, money or order.
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -21,6 +22,7 @@ from functools import cache
 from pathlib import Path
 from time import monotonic
 from typing import Any
+from uuid import UUID
 
 import httpx
 import openai
@@ -30,6 +32,8 @@ from admin.settings import Settings
 from admin.stack.supervisor import connect
 from billing.db.transaction import Database
 from billing.ledger.service import Ledger
+from billing.receipts.receipt import Receipt
+from billing.receipts.service import Receipts
 from gateway.valkey import Valkey
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,6 +42,7 @@ UP_TIMEOUT_S = 240
 COMMAND_TIMEOUT_S = 60
 LOOK_INTERVAL_S = 0.2
 TOKENS_PER_RATE = 1_000_000
+STORE_BYTES = 40 * 2**20  # some 27 blocks of the default model
 
 
 @dataclass(frozen=True)
@@ -98,8 +103,8 @@ class Stack:
         """Run a command with --json; what it tells."""
         return json.loads(self.done(*words, "--json"))
 
-    def up(self) -> str:
-        return self.done("up", "--detach", "--port", str(self.port), timeout_s=UP_TIMEOUT_S)
+    def up(self, *shape: str) -> str:
+        return self.done("up", "--detach", "--port", str(self.port), *shape, timeout_s=UP_TIMEOUT_S)
 
     def down(self) -> str:
         return self.done("down", timeout_s=UP_TIMEOUT_S)
@@ -206,6 +211,19 @@ class Stack:
 
         return asyncio.run(audit())
 
+    def receipt(self, request_id: str) -> Receipt:
+        """What was billed of a request and what workers attest of it."""
+
+        async def read() -> Receipt:
+            database = Database(self.settings.database_url, pool_size=1)
+            try:
+                (found,) = (await Receipts(database).of([UUID(request_id)])).values()
+            finally:
+                await database.close()
+            return found
+
+        return asyncio.run(read())
+
     # -- its inside, where a promise is about the inside
 
     @property
@@ -256,22 +274,36 @@ def reply_of(request_id: str, text: str, finish_reason: str, usage: Any) -> Repl
     )
 
 
-@pytest.fixture(scope="session")
-def stack() -> Iterator[Stack]:
-    """A stack started by `kvitto up --detach` on a data directory that did not exist.
+@contextlib.contextmanager
+def housed(**environment: str) -> Iterator[Stack]:
+    """A stack on a data directory that does not exist yet; taken down and removed at the end.
 
     Not under pytest's own folder: root keeps that from the account that runs Postgres.
     """
     folder = Path(tempfile.mkdtemp(prefix="kvitto-e2e-"))
     folder.chmod(0o711)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("KVITTO_")}
-    started = Stack(folder / "state", free_port(), {**environment, "NO_COLOR": "1"})
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("KVITTO_")}
+    made = Stack(folder / "state", free_port(), {**clean, "NO_COLOR": "1", **environment})
     try:
-        started.up()
-        yield started
+        yield made
     finally:
-        started.kvitto("down", timeout_s=UP_TIMEOUT_S)
+        made.kvitto("down", timeout_s=UP_TIMEOUT_S)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def stack() -> Iterator[Stack]:
+    """A stack of the default shape, started by `kvitto up --detach`."""
+    with housed() as made:
+        made.up()
+        yield made
+
+
+@pytest.fixture(scope="module")
+def house() -> Iterator[Stack]:
+    """A stack that tests start in one shape after the other; its store holds one long prompt, not two."""
+    with housed(KVITTO_STORE_BYTES_MAX=str(STORE_BYTES)) as made:
+        yield made
 
 
 @pytest.fixture

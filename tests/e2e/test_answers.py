@@ -118,7 +118,9 @@ def test_status_shows_every_part_ready_and_logs_speak(stack: Any) -> None:
     assert {"postgres", "valkey", "gateway", "jobs"} <= set(parts)
     assert [part for part in parts.values() if part["state"] != "ready"] == []
     assert sum(part["memory_bytes"] for part in parts.values()) < 10 * 2**30
-    worker = next(name for name in parts if name.startswith("decode"))
+    worker = "decode-1"
+    told = {name: parts[worker][name] for name in ("role", "draining", "running", "waiting")}
+    assert told == {"role": "decode", "draining": False, "running": 0, "waiting": 0}
     assert stack.done("logs", worker).strip()
 
 

@@ -1,18 +1,21 @@
 """The engine doubled at its process border, and a recipe whose tokens are characters."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from engine.api import GenerateRequest, GenerationCancelled, TokenChunk
+from billing.receipts.receipt import Attested
+from engine.api import Counts, GenerateRequest, GenerationCancelled, TokenChunk
 from engine.proof.attestation import PrefillAttestation, commitment
+from engine.proof.coverage import Attempt
 from recipe.errors import PromptTooLong
 from recipe.events import Event, Finish, FinishReason, Text
 from recipe.families.limits import completion_tokens
 from recipe.parser import StopStrings
 from recipe.prompt import Prompt
 from recipe.protocols.chat import ChatRequest
+from tests.attested import Signed
 
 MODEL = "smollm2-135m-instruct"  # as in the price book that ships
 CONTEXT_TOKENS = 400
@@ -40,12 +43,14 @@ class ScriptedGeneration:
     play: Play
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     yielded: int = 0
+    attempts: tuple[Attempt, ...] = ()
 
     async def prefilled(self) -> tuple[PrefillAttestation, str]:
         if isinstance(self.play.prefill, Exception):
             raise self.play.prefill
         if self.play.prefill is not None and not await self._reached(self.play.prefill):
             raise GenerationCancelled
+        self.attempts = (Attempt(0, "prefill", "prefill-0", 0, 0),)
         return attest(self.request, self.play.hit_tokens)
 
     async def __aiter__(self) -> AsyncIterator[TokenChunk]:
@@ -56,8 +61,16 @@ class ScriptedGeneration:
                 if not await self._reached(step):
                     return
             else:
+                self._count(len(step.token_ids))
                 yield step
                 self.yielded += 1  # it was taken: the next one is asked for
+
+    def _count(self, tokens: int) -> None:
+        """The owner takes tokens: all of one decode."""
+        *before, last = self.attempts
+        if last.stage == "prefill":
+            before, last = [*before, last], Attempt(1, "decode", "decode-0", 0, 0)
+        self.attempts = (*before, replace(last, output_to=last.output_to + tokens))
 
     async def cancel(self) -> None:
         self.cancelled.set()
@@ -78,6 +91,7 @@ class ScriptedEngine:
     def __init__(self) -> None:
         self.play = Play()
         self.ready = True
+        self.counts = Counts()
         self.generations: list[ScriptedGeneration] = []
 
     async def open(self) -> None: ...
@@ -99,7 +113,7 @@ class ScriptedEngine:
 def attest(request: GenerateRequest, hit_tokens: int) -> tuple[PrefillAttestation, str]:
     attestation = PrefillAttestation(
         request_id=request.request_id,
-        attempt=1,
+        attempt=0,
         stage="prefill",
         worker="prefill-0",
         namespace="test",
@@ -116,7 +130,30 @@ def attest(request: GenerateRequest, hit_tokens: int) -> tuple[PrefillAttestatio
         memo=request.memo,
         attested_at_ns=1,
     )
-    return attestation, '{"payload": {}, "key_id": "test", "signature": ""}'
+    return attestation, Signed(attestation).document
+
+
+@dataclass(frozen=True)
+class Drained:
+    lines: int
+    unreachable: tuple[str, ...]
+
+
+@dataclass
+class ScriptedJournals:
+    """Implements `gateway.sweep.Journals`: what workers have written and nobody acknowledged."""
+
+    lines: list[Signed] = field(default_factory=list)
+    unreachable: tuple[str, ...] = ()
+    before: Callable[[], Awaitable[object]] | None = None
+
+    async def drain(self, keep: Callable[[Sequence[Attested]], Awaitable[None]]) -> Drained:
+        if self.before is not None:
+            await self.before()
+        lines = list(self.lines)
+        await keep(lines)
+        self.lines = [line for line in self.lines if line not in lines]
+        return Drained(len(lines), self.unreachable)
 
 
 class CharacterParser:

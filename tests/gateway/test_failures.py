@@ -13,10 +13,11 @@ from billing.settlement.batch import Settlement
 from billing.settlement.event import UsageEvent
 from billing.tenancy.service import Tenancy
 from engine.api import EngineFailed, EngineUnavailable, PromptRefused, WorkerAnswerInvalid
-from gateway.sweep import Sweeper, SweepReport
+from gateway.sweep import SweepReport
 from gateway.valkey import Valkey
 from tests.gateway.conftest import CREDIT, OPTIONS, PEPPER, House, furnish, served
 from tests.gateway.doubles import Play, says
+from tests.gateway.sweeping import sweeper
 
 DEAD = EngineUnavailable("prefill-0 is dead", retry_after_s=7)
 
@@ -187,13 +188,13 @@ async def test_a_charge_of_unknown_fate_is_left_to_the_sweeper_which_asks(
     async with served(house):
         async with house.chat(stream=True) as answer:
             text = await answer.text()
-        assert '"error"' in text
+        assert '"charge_unknown"' in text
+        assert "nothing was charged" not in text
         assert "[DONE]" not in text
         assert (await house.held()).holds
         await asyncio.sleep(0.05)
-        sweeper = Sweeper(house.parts.valkey, settlement, house.parts.ledger)
-        report = await sweeper.sweep_once()
-        assert report == (SweepReport(1, 0) if commits else SweepReport(0, 1))
+        report = await sweeper(house).sweep_once()
+        assert report == (SweepReport(released=1) if commits else SweepReport(voided=1))
         held = await house.held()
         assert not held.holds
         assert held.balance == await house.balance()

@@ -122,5 +122,25 @@ async def test_metrics_count_tokens_by_bucket_and_name_no_tenant(house: House) -
     assert 'kvitto_tokens_total{bucket="cache_hit"} 4.0' in text
     assert 'kvitto_settled_total{status="completed"} 1.0' in text
     assert "kvitto_in_flight 0.0" in text
+    assert "kvitto_placements_unshared_total 0.0" in text
     assert house.tenant_id not in text
     assert house.key_id not in text
+
+
+async def test_metrics_show_what_the_router_counts_as_it_counts(house: House) -> None:
+    counts = house.engine.counts
+    counts.placements["prefill", "queue"] += 2
+    counts.retries["decode"] += 1
+    counts.refusals["full"] += 3
+    counts.unshared += 4
+    counts.unestimated += 5
+    async with house.session.get(f"{house.url}/metrics") as answer:
+        text = await answer.text()
+    for line in (
+        'kvitto_placements_total{reason="queue",stage="prefill"} 2.0',
+        'kvitto_placement_retries_total{stage="decode"} 1.0',
+        'kvitto_placement_refusals_total{reason="full"} 3.0',
+        "kvitto_placements_unshared_total 4.0",
+        "kvitto_placements_unestimated_total 5.0",
+    ):
+        assert line in text

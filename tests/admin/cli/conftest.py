@@ -15,7 +15,7 @@ import pytest
 
 from admin.cli.main import main
 from admin.settings import Settings
-from admin.stack.state import Layout, StackStatus
+from admin.stack.state import Layout, StackStatus, started_s
 from billing.db.transaction import Database
 from billing.pricing import toml
 from billing.pricing.service import Prices
@@ -56,6 +56,7 @@ def cli_settings(tmp_path: Path, database_url: str, valkey_url: str) -> Settings
         workers=(),
         key_pepper=PEPPER,
         salt_secret=bytes(32),
+        worker_secret=bytes(32),
         deployment_public_key=bytes(32),
     )
     settings.write(layout.settings)
@@ -63,7 +64,7 @@ def cli_settings(tmp_path: Path, database_url: str, valkey_url: str) -> Settings
         data_dir=layout.data_dir,
         phase="ready",
         pid=os.getpid(),
-        pid_started_s=psutil.Process().create_time(),
+        pid_started_s=started_s(psutil.Process()),
     ).write()
     return settings
 

@@ -23,11 +23,12 @@ HEAVY = (
     "alembic",
 )
 OF_THE_ISSUE = {
-    "up", "status", "logs", "down", "tenant create", "tenant list", "key create", "key list", "key revoke",
+    "up", "status", "logs", "restart", "down",
+    "tenant create", "tenant list", "key create", "key list", "key revoke",
     "credit grant", "price list", "price show", "usage", "chat", "store stat", "store verify", "store sweep",
     "store erase", "store retire",
 }  # fmt: skip
-PRINTS_ROWS = OF_THE_ISSUE - {"up", "logs", "down"}
+PRINTS_ROWS = OF_THE_ISSUE - {"up", "logs", "restart", "down"}
 
 
 def commands() -> Iterator[str]:
@@ -68,3 +69,9 @@ def test_help_loads_nothing_heavy() -> None:
 def test_a_wrong_command_line_is_status_2() -> None:
     assert CliRunner().invoke(app, ["usage", "--limit", "0"]).exit_code == 2
     assert CliRunner().invoke(app, ["no-such-command"]).exit_code == 2
+
+
+def test_up_refuses_two_shapes_at_once_and_switches_that_are_neither_on_nor_off() -> None:
+    assert CliRunner().invoke(app, ["up", "--mono", "1", "--decode", "2"]).exit_code == 2
+    assert CliRunner().invoke(app, ["up", "--store", "maybe"]).exit_code == 2
+    assert CliRunner().invoke(app, ["up", "--step-budget-s", "0"]).exit_code == 2

@@ -21,6 +21,7 @@ from billing.request_id import RANDOM_BYTES, mint
 from billing.settlement.batch import Settlement
 from billing.settlement.event import UsageEvent
 from billing.usage import TokenUsage
+from engine.proof.coverage import Attempt
 
 MODEL = "smollm2-135m-instruct"
 DAY = datetime(2026, 11, 24, 12, tzinfo=UTC)
@@ -53,6 +54,7 @@ def settle(settings: Settings, customer: dict[str, Any], usage: TokenUsage, at: 
         reasoning_tokens=0,
         charge=rate(toml.shipped("demo"), MODEL, "USD", usage, at),
         traffic_class="chat",
+        attempts=(Attempt(0, "both", "worker", 0, usage.output),),
     )
 
     async def work() -> None:

@@ -38,6 +38,7 @@ def settings_of(tmp_path: Path) -> Settings:
         workers=(),
         key_pepper=b"p" * 32,
         salt_secret=b"s" * 32,
+        worker_secret=b"s" * 32,
         deployment_public_key=b"d" * 32,
     )
 

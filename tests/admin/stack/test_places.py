@@ -4,9 +4,8 @@ import os
 import stat
 from pathlib import Path
 
+import psutil
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from admin import settings
 from admin.settings import Settings, SettingsMissing
@@ -14,19 +13,27 @@ from admin.stack import journal, places, secrets, state, workers
 from admin.stack.errors import PortTaken, SecretsBroken, StackRunning
 from admin.stack.state import Layout, StackStatus
 from engine.proof.certificate import DeploymentKey, WorkerCertificate
+from engine.shapes.shape import Shape
 
 
 def test_secrets_are_made_once_and_readable_by_this_user_alone(tmp_path: Path) -> None:
     first, second = secrets.load_or_create(tmp_path), secrets.load_or_create(tmp_path)
     assert (first.salt, first.pepper) == (second.salt, second.pepper)
     assert first.deployment_public_key == second.deployment_public_key
-    for file in (tmp_path / "secrets").iterdir():
+    assert first.call == second.call
+    for file in (*(tmp_path / "secrets").iterdir(), tmp_path / "workers" / "call.secret"):
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
 def test_secrets_are_not_in_their_representation(tmp_path: Path) -> None:
     made = secrets.load_or_create(tmp_path)
-    for secret in (made.salt.hex(), made.pepper.hex(), made.valkey_password, made.postgres.role):
+    for secret in (
+        made.salt.hex(),
+        made.pepper.hex(),
+        made.call.hex(),
+        made.valkey_password,
+        made.postgres.role,
+    ):
         assert secret not in repr(made)
 
 
@@ -35,6 +42,19 @@ def test_a_missing_secret_is_an_error_not_a_new_secret(tmp_path: Path) -> None:
     (tmp_path / "secrets" / "pepper").unlink()
     with pytest.raises(SecretsBroken):
         secrets.load_or_create(tmp_path)
+
+
+def test_a_secret_for_callers_is_made_where_there_was_none_and_a_broken_one_is_an_error(
+    tmp_path: Path,
+) -> None:
+    secrets.load_or_create(tmp_path)
+    file = tmp_path / "workers" / "call.secret"
+    file.unlink()
+    assert secrets.load_or_create(tmp_path).call == bytes.fromhex(file.read_text())
+    for broken in ("ab" * 31, "no hexadecimal"):
+        file.write_text(broken)
+        with pytest.raises(SecretsBroken):
+            secrets.load_or_create(tmp_path)
 
 
 def test_a_database_whose_secrets_are_gone_is_an_error(tmp_path: Path) -> None:
@@ -84,26 +104,21 @@ def test_the_state_of_a_dead_supervisor_says_stopped(tmp_path: Path) -> None:
     assert (found.phase, found.pid, found.parts) == ("stopped", None, ())
 
 
+def test_when_a_process_started_is_told_without_the_clock() -> None:
+    ticks = int(Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[19])
+    assert state.started_s(psutil.Process()) == pytest.approx(ticks / os.sysconf("SC_CLK_TCK"), abs=0.01)
+
+
 def test_workers_keep_their_certified_keys(tmp_path: Path) -> None:
-    deployment = DeploymentKey.generate()
-    housing = workers.Workers(tmp_path, tmp_path / "w", deployment)
-    roles = workers.roles_of(1, 2)
-    assert list(roles.items()) == [("prefill-1", "prefill"), ("decode-1", "decode"), ("decode-2", "decode")]
-    first = [worker.certificate_file.read_text() for worker in housing.certify(roles)]
-    again = [worker.certificate_file.read_text() for worker in housing.certify(roles)]
+    deployment, shape = DeploymentKey.generate(), Shape.split(1, 2, ())
+    housing = workers.Workers(tmp_path, tmp_path / "w", deployment, shape)
+    first = [worker.certificate_file.read_text() for worker in housing.certify()]
+    again = [worker.certificate_file.read_text() for worker in housing.certify()]
     assert first == again
-    assert [WorkerCertificate.verify(text, deployment.public).worker for text in first] == list(roles)
-    other = workers.Workers(tmp_path, tmp_path / "w", DeploymentKey.generate())
-    assert [worker.certificate_file.read_text() for worker in other.certify(roles)] != first
-
-
-@given(st.integers(min_value=1, max_value=64))
-def test_cores_are_shared_without_overlap(count: int) -> None:
-    shares = workers.share_cores(count)
-    assert len(shares) == count
-    cores = [core for share in shares for core in share or ()]
-    assert len(cores) == len(set(cores))
-    assert all(share is None for share in shares) or all(shares)
+    names = [WorkerCertificate.verify(text, deployment.public).worker for text in first]
+    assert names == ["prefill-1", "decode-1", "decode-2"]
+    other = workers.Workers(tmp_path, tmp_path / "w", DeploymentKey.generate(), shape)
+    assert [worker.certificate_file.read_text() for worker in other.certify()] != first
 
 
 def settings_of(tmp_path: Path) -> Settings:
@@ -118,7 +133,10 @@ def settings_of(tmp_path: Path) -> Settings:
         workers=(settings.WorkerSettings("prefill-1", "prefill", tmp_path / "s", tmp_path / "c"),),
         key_pepper=b"hidden" * 6,
         salt_secret=b"hidden" * 6,
+        worker_secret=b"hidden" * 6,
         deployment_public_key=b"\x01" * 32,
+        store_dir=tmp_path / "store",
+        first_token=False,
     )
 
 

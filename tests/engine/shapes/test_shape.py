@@ -1,80 +1,68 @@
-import dataclasses
-import json
-import sys
-from pathlib import Path
-from typing import Any
+"""Shapes: names, roles, and which cores each worker computes on."""
 
-import pytest
+from collections import Counter
 
-from engine.shapes.render import worker_command
-from engine.shapes.shape import SpecInvalid, WorkerSpec, default_cores
+from hypothesis import given
+from hypothesis import strategies as st
 
-SPEC = WorkerSpec(
-    name="prefill-0",
-    role="prefill",
-    model_dir=Path("/model"),
-    served_name="m",
-    socket=Path("/run/p.sock"),
-    store_dir=Path("/store"),
-    journal_dir=Path("/journal"),
-    key_file=Path("/keys/p.pem"),
-    certificate_file=Path("/keys/p.certificate"),
-    cpu_cores=(0, 1),
-)
+from engine.shapes.shape import Seat, Shape
+
+CORES = st.integers(min_value=1, max_value=96).map(lambda count: tuple(range(3, 3 + count)))
+FEW = st.integers(min_value=1, max_value=24)
 
 
-def test_a_spec_survives_its_file(tmp_path: Path) -> None:
-    for spec in (SPEC, dataclasses.replace(SPEC, cpu_cores=None, context_tokens=2048, step_budget_s=0.1)):
-        spec.write(tmp_path / "spec.json")
-        assert WorkerSpec.read(tmp_path / "spec.json") == spec
+def cores_of(seats: tuple[Seat, ...]) -> list[int]:
+    return [core for seat in seats for core in seat.cores or ()]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"role": "king"},
-        {"threads": 0},
-        {"shutdown_timeout_s": 0},
-        {"store_bytes_max": -1},
-        {"retention_s": {"batch": 0}},
-        {"tenant_bytes_max": -1},
-        {"step_budget_s": 0},
-        {"step_budget_s": float("nan")},
-        {"socket": "/" + "s" * 120},
-        {"unknown": 1},
-    ],
-)
-def test_a_file_that_describes_no_worker_is_refused_by_name(tmp_path: Path, change: dict[str, Any]) -> None:
-    file = tmp_path / "spec.json"
-    SPEC.write(file)
-    file.write_text(json.dumps(json.loads(file.read_text()) | change))
-    with pytest.raises(SpecInvalid, match=next(iter(change))):
-        WorkerSpec.read(file)
+def test_the_default_shape_gives_each_kind_a_half() -> None:
+    assert Shape.split(1, 1, (0, 1)).seats == (
+        Seat("prefill-1", "prefill", (0,)),
+        Seat("decode-1", "decode", (1,)),
+    )
+    assert [seat.cores for seat in Shape.split(1, 1, range(5)).seats] == [(0, 1), (2, 3, 4)]
 
 
-def test_a_missing_or_broken_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SpecInvalid):
-        WorkerSpec.read(tmp_path / "none.json")
-    (tmp_path / "half.json").write_text('{"name": "p')
-    with pytest.raises(SpecInvalid):
-        WorkerSpec.read(tmp_path / "half.json")
+def test_four_workers_on_two_cores_keep_the_kinds_apart() -> None:
+    seats = Shape.split(2, 2, (0, 1)).seats
+    assert [(seat.name, seat.cores) for seat in seats] == [
+        ("prefill-1", (0,)),
+        ("prefill-2", (0,)),
+        ("decode-1", (1,)),
+        ("decode-2", (1,)),
+    ]
 
 
-def test_a_command_binds_threads_to_the_workers_cores() -> None:
-    command = worker_command(Path("/spec.json"), SPEC)
-    assert command.argv == [sys.executable, "-m", "engine.worker.launch", "/spec.json"]
-    assert command.environment["VLLM_CPU_OMP_THREADS_BIND"] == "0,1"
-    assert command.environment["OMP_NUM_THREADS"] == "2"
+def test_one_mono_worker_has_all_cores() -> None:
+    assert Shape.mono(1, (0, 1)).seats == (Seat("mono-1", "both", (0, 1)),)
+    assert [seat.cores for seat in Shape.mono(2, (0, 1)).seats] == [(0,), (1,)]
 
 
-def test_a_command_without_cores_leaves_threads_unbound() -> None:
-    environment = worker_command(Path("/s"), dataclasses.replace(SPEC, cpu_cores=None, threads=3)).environment
-    assert environment["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
-    assert environment["OMP_NUM_THREADS"] == "3"
+def test_a_machine_that_tells_of_no_cores_binds_nobody() -> None:
+    assert [seat.cores for seat in Shape.split(1, 2, ()).seats] == [None, None, None]
+    assert Shape.mono(1, ()).seats == (Seat("mono-1", "both", None),)
 
 
-def test_prefill_and_decode_share_a_machine_without_sharing_cores() -> None:
-    assert (default_cores("prefill", 2), default_cores("decode", 2)) == ((0,), (1,))
-    assert (default_cores("prefill", 5), default_cores("decode", 5)) == ((0, 1), (2, 3, 4))
-    assert default_cores("prefill", 1) is None
-    assert default_cores("both", 8) is None
+@given(FEW, FEW, CORES)
+def test_every_worker_is_bound_and_none_shares_a_core_while_there_are_enough(
+    prefill: int, decode: int, cores: tuple[int, ...]
+) -> None:
+    for shape in (Shape.split(prefill, decode, cores), Shape.mono(prefill + decode, cores)):
+        assert len({seat.name for seat in shape.seats}) == prefill + decode
+        assert all(seat.cores for seat in shape.seats)
+        if len(cores) >= prefill + decode:
+            assert sorted(cores_of(shape.seats)) == list(cores)
+        else:
+            assert {len(seat.cores or ()) for seat in shape.seats} == {1}
+
+
+@given(FEW, FEW, CORES)
+def test_too_few_cores_are_shared_evenly_and_never_by_both_kinds(
+    prefill: int, decode: int, cores: tuple[int, ...]
+) -> None:
+    seats = Shape.split(prefill, decode, cores).seats
+    of_kind = [cores_of(tuple(seat for seat in seats if seat.role == role)) for role in ("prefill", "decode")]
+    if len(cores) > 1:
+        assert not set(of_kind[0]) & set(of_kind[1])
+    for taken in map(Counter, of_kind):
+        assert max(taken.values()) - min(taken.values()) <= 1

@@ -1,0 +1,87 @@
+"""Options of `kvitto up` that say which workers there are and what they may do, and the shape they make."""
+
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from engine.shapes.shape import Shape
+
+PANEL_SHAPE: Final = "The shape of the engine"
+WORKERS_MAX: Final = 64
+
+Switch = Literal["on", "off"]
+
+Prefill = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=WORKERS_MAX,
+        show_default="1",
+        rich_help_panel=PANEL_SHAPE,
+        help="Workers that compute prompts.",
+    ),
+]
+Decode = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=WORKERS_MAX,
+        show_default="1",
+        rich_help_panel=PANEL_SHAPE,
+        help="Workers that write answers.",
+    ),
+]
+Mono = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=WORKERS_MAX,
+        rich_help_panel=PANEL_SHAPE,
+        help="Instead of both kinds: workers that do everything, on all cores. First tokens come sooner, and "
+        "a long prompt makes the answers beside it falter.",
+    ),
+]
+StepBudget = Annotated[
+    float | None,
+    typer.Option(
+        min=0.001,
+        max=60,
+        rich_help_panel=PANEL_SHAPE,
+        help="Cut prompts so that no step takes longer, e.g. 0.1; cheap prompts first, fair between tenants. "
+        "Greedy answers may then depend on the load. [dim]\\[default: fixed chunks, first come][/dim]",
+    ),
+]
+FirstToken = Annotated[
+    Switch,
+    typer.Option(
+        rich_help_panel=PANEL_SHAPE,
+        help="The prefill worker sends the first token, when nothing depends on decode's state: sooner, but "
+        "the second comes a hand-off later.",
+    ),
+]
+Store = Annotated[
+    Switch,
+    typer.Option(
+        rich_help_panel=PANEL_SHAPE, help="Keep prefixes on disk, shared by all workers and restarts."
+    ),
+]
+Promise = Annotated[
+    Switch,
+    typer.Option(
+        rich_help_panel=PANEL_SHAPE,
+        help="Promise to keep what is stored; what had to go early is billed as a hit.",
+    ),
+]
+
+
+def seated(prefill: int | None, decode: int | None, mono: int | None) -> "Shape":
+    """The workers asked for, on the cores of this machine; raises typer.BadParameter for both at once."""
+    from admin.stack.workers import own_cores
+    from engine.shapes.shape import Shape
+
+    if mono is None:
+        return Shape.split(prefill or 1, decode or 1, own_cores())
+    if prefill or decode:
+        raise typer.BadParameter("--mono comes instead of --prefill and --decode, not beside them")
+    return Shape.mono(mono, own_cores())

@@ -1,0 +1,1 @@
+"""What workers attest of requests, and how well it covers what was billed."""

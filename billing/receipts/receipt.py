@@ -1,0 +1,75 @@
+"""A receipt as far as it is known: the attempts that were billed, what workers attest, and how both agree."""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+from uuid import UUID
+
+from billing.usage import TokenUsage
+from engine.proof.attestation import Attestation, PrefillAttestation
+from engine.proof.coverage import Attempt, CoverageBroken, Grade, grade
+
+Kind = Literal["prefill", "decode"]
+
+
+class Attested(Protocol):
+    """A signed document, verified, and what it says."""
+
+    @property
+    def document(self) -> str:
+        """JSON text, as it was signed."""
+
+    @property
+    def attestation(self) -> Attestation:
+        """What was read from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """``usage`` is None as long as the request has no event, and then it has no attempts.
+
+    ``attestations`` are all there are, of attempts that were not accepted too. ``grade`` is None exactly when
+    what was billed contradicts what is attested; ``finding`` says how.
+    """
+
+    request_id: UUID
+    usage: TokenUsage | None
+    attempts: tuple[Attempt, ...]
+    attestations: tuple[Attestation, ...]
+    grade: Grade | None
+    finding: str | None
+
+    @classmethod
+    def of(
+        cls,
+        request_id: UUID,
+        usage: TokenUsage | None,
+        attempts: tuple[Attempt, ...],
+        attestations: tuple[Attestation, ...],
+    ) -> "Receipt":
+        """Grade what is known."""
+        try:
+            grading: Grade | None = grade(attempts, attestations)
+            finding = None if usage is None else _contradiction(usage, attempts, attestations)
+        except CoverageBroken as broken:
+            finding = str(broken)
+        if finding is not None:
+            grading = None
+        return cls(request_id, usage, attempts, attestations, grading, finding)
+
+
+def kind_of(attestation: Attestation) -> Kind:
+    """Prefill or decode: an attempt has at most one attestation of each."""
+    return "prefill" if isinstance(attestation, PrefillAttestation) else "decode"
+
+
+def _contradiction(
+    usage: TokenUsage, attempts: tuple[Attempt, ...], attestations: tuple[Attestation, ...]
+) -> str | None:
+    """How the billed prompt differs from the one that the accepted prefill attests."""
+    prefilled = {attempt.attempt for attempt in attempts if attempt.stage != "decode"}
+    for attestation in attestations:
+        if isinstance(attestation, PrefillAttestation) and attestation.attempt in prefilled:
+            attested = TokenUsage.of(attestation, usage.output)
+            if attested != usage:
+                return f"billed is {usage}, attested {attested}"
+    return None

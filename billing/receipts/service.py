@@ -1,0 +1,107 @@
+"""Receipts: what workers attest is kept beside what was billed, in any order, and the two are compared."""
+
+import json
+import logging
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+from billing.db.transaction import Database
+from billing.errors import StoreRefused
+from billing.receipts import repository
+from billing.receipts.receipt import Attested, Receipt
+from billing.request_id import RANDOM_BYTES, mint
+from engine.proof.attestation import DECODE_KIND, Attestation, DecodeAttestation, PrefillAttestation
+from engine.proof.signed import PayloadInvalid
+
+BATCH: Final = 1_000  # requests of one reading; Postgres takes 32,767 parameters
+
+_FIRST: Final = bytes(RANDOM_BYTES)
+
+_log: Final = logging.getLogger(__name__)
+
+
+class Receipts:
+    """Attestations of all requests, settled or not. What was billed is settlement's to write."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def keep(self, documents: Sequence[Attested]) -> None:
+        """Keep verified attestations, durably when this returns; of one call and kind the first one stays.
+
+        What cannot be kept at all is logged and dropped: a journal must come to its end.
+
+        Raises:
+            StoreUnavailable: it is not known what was kept; the same again is safe.
+        """
+        named = [(request_id, one) for one in documents if (request_id := _request_id(one)) is not None]
+        await self._keep(named)
+
+    async def of(self, request_ids: Collection[UUID]) -> dict[UUID, Receipt]:
+        """What is known of each request, whether it has an event or not.
+
+        Raises:
+            StoreUnavailable: Postgres cannot be asked.
+        """
+        if not request_ids:
+            return {}
+        async with self._database.transaction() as connection:
+            usages = await repository.select_usage(connection, request_ids)
+            attempts = await repository.select_attempts(connection, request_ids)
+            documents = await repository.select_documents(connection, request_ids)
+        return {
+            request_id: Receipt.of(
+                request_id,
+                usages.get(request_id),
+                tuple(attempts.get(request_id, ())),
+                tuple(read for text in documents.get(request_id, ()) if (read := _read(text)) is not None),
+            )
+            for request_id in request_ids
+        }
+
+    async def admitted_between(self, since: datetime, until: datetime) -> list[Receipt]:
+        """Receipts of the settled requests that were admitted in ``[since, until)``, whole milliseconds.
+
+        Raises:
+            StoreUnavailable: Postgres cannot be asked.
+        """
+        async with self._database.transaction() as connection:
+            request_ids = await repository.select_settled_between(
+                connection, mint(since, _FIRST), mint(until, _FIRST)
+            )
+        found: list[Receipt] = []
+        for start in range(0, len(request_ids), BATCH):
+            found += (await self.of(request_ids[start : start + BATCH])).values()
+        return found
+
+    async def _keep(self, documents: list[tuple[UUID, Attested]]) -> None:
+        try:
+            async with self._database.transaction() as connection:
+                await repository.insert_attestations(connection, documents)
+        except StoreRefused as refusal:
+            if len(documents) > 1:
+                for one in documents:
+                    await self._keep([one])
+                return
+            _log.error("attestation refused", extra={"request_id": str(documents[0][0]), "why": str(refusal)})
+
+
+def _request_id(document: Attested) -> UUID | None:
+    try:
+        return UUID(document.attestation.request_id)
+    except ValueError:
+        _log.error("attestation of no request", extra={"worker": document.attestation.worker})
+        return None
+
+
+def _read(document: str) -> Attestation | None:
+    """Read what was verified when it was kept; None for a kind of another version."""
+    payload = json.loads(document)["payload"]
+    kind = DecodeAttestation if payload.get("kind") == DECODE_KIND else PrefillAttestation
+    try:
+        return kind.from_payload(payload)
+    except PayloadInvalid as invalid:
+        _log.warning("attestation of another version", extra={"why": str(invalid)})
+        return None

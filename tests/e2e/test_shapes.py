@@ -1,0 +1,113 @@
+"""Every shape serves and bills right: mono workers, no promise, no store, two workers of each kind."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from typing import Any
+
+from engine.proof.attestation import PrefillAttestation
+
+BLOCK_TOKENS = 64
+
+
+@contextmanager
+def running(house: Any, *shape: str) -> Iterator[Any]:
+    house.up(*shape)
+    try:
+        yield house
+    finally:
+        house.down()
+
+
+def whole_blocks(reply: Any) -> int:
+    """Tokens of a prompt that can be hit: one is always left to compute."""
+    return int((reply.prompt - 1) // BLOCK_TOKENS * BLOCK_TOKENS)
+
+
+def prefill_of(house: Any, reply: Any) -> PrefillAttestation:
+    """What the accepted prefill of a request attests; it is all that there is."""
+    (found,) = (
+        one for one in house.receipt(reply.request_id).attestations if isinstance(one, PrefillAttestation)
+    )
+    return found
+
+
+def blocks_of(house: Any, tenant: Any) -> int:
+    return sum(tenant.id in path.parts for path in house.data_dir.rglob("*.kv"))
+
+
+def ask_again_after_its_blocks_had_to_go(house: Any, tenant: Any, letter: Any) -> dict[str, Any]:
+    """The event of a prompt that another drove out of the store, and a restart out of memory."""
+    house.ask(tenant, letter(41), max_tokens=1)
+    stored = blocks_of(house, tenant)
+    other = house.tenant()
+    house.ask(other, letter(42), max_tokens=1)
+    house.until(lambda: blocks_of(house, tenant) < stored, "blocks driven out by another prompt's")
+    house.done("restart", "mono-1", timeout_s=240)
+    again = house.ask(tenant, letter(41), max_tokens=1)
+    assert again.hit + again.miss == again.prompt
+    event: dict[str, Any] = house.event(tenant, again.request_id)
+    assert event["cache_hit"] + event["cache_owed"] == again.hit
+    assert Decimal(event["charge"]) == house.charge_by_hand(again, event)
+    return event
+
+
+def test_a_mono_worker_serves_bills_what_it_attests_and_owes_what_had_to_go(house: Any, letter: Any) -> None:
+    with running(house, "--mono", "1"):
+        assert set(house.parts()) == {"postgres", "valkey", "mono-1", "gateway", "jobs"}
+        tenant = house.tenant()
+        cold = house.ask(tenant, letter(40))
+        warm = house.ask_streamed(tenant, letter(40))
+        assert (cold.hit, warm.hit) == (0, whole_blocks(cold))
+        assert (warm.text, warm.output) == (cold.text, cold.output)
+        for reply in (cold, warm):
+            event = house.event(tenant, reply.request_id)
+            assert Decimal(event["charge"]) == house.charge_by_hand(reply, event)
+            attested = prefill_of(house, reply)
+            assert (attested.stage, attested.worker) == ("both", "mono-1")
+            assert (attested.prompt_tokens, attested.hit_tokens) == (reply.prompt, reply.hit)
+        assert house.faults_in_ledger() == []
+
+        event = ask_again_after_its_blocks_had_to_go(house, house.tenant(), letter)
+        assert event["cache_owed"] > 0
+        assert event["cache_owed"] % BLOCK_TOKENS == 0
+
+
+def test_a_stack_that_promises_nothing_owes_nothing(house: Any, letter: Any) -> None:
+    with running(house, "--mono", "1", "--promise", "off"):
+        event = ask_again_after_its_blocks_had_to_go(house, house.tenant(), letter)
+        assert event["cache_owed"] == 0
+        assert event["cache_miss"] > BLOCK_TOKENS
+
+
+def test_a_stack_without_store_remembers_no_prefix_beyond_its_worker(house: Any, letter: Any) -> None:
+    with running(house, "--mono", "1", "--store", "off"):
+        tenant = house.tenant()
+        first = house.ask(tenant, letter(43))
+        beside = house.ask_streamed(tenant, letter(43))
+        assert prefill_of(house, beside).hit_store_tokens == 0
+        house.done("restart", "mono-1", timeout_s=240)
+        after = house.ask(tenant, letter(43))
+        assert (first.hit, after.hit) == (0, 0)
+        assert (after.text, beside.text) == (first.text, first.text)
+        for reply in (first, beside, after):
+            event = house.event(tenant, reply.request_id)
+            assert event["cache_owed"] == 0
+            assert Decimal(event["charge"]) == house.charge_by_hand(reply, event)
+        assert blocks_of(house, tenant) == 0
+
+
+def test_two_workers_of_each_kind_share_one_store(house: Any, letter: Any) -> None:
+    with running(house, "--prefill", "2", "--decode", "2"):
+        tenant = house.tenant()
+        first = house.ask(tenant, letter(44))
+        wrote = prefill_of(house, first).worker
+        os.kill(house.parts()[wrote]["pid"], signal.SIGKILL)
+        second = house.ask(tenant, letter(44))
+        loaded = prefill_of(house, second)
+        assert loaded.worker != wrote
+        assert loaded.hit_store_tokens == second.hit == whole_blocks(first)
+        assert second.text == first.text
+        assert house.ask(house.tenant(), letter(44)).hit == 0
