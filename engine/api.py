@@ -4,6 +4,7 @@ import asyncio
 
 from engine.cluster.accept import Prefilled
 from engine.cluster.answer import WorkerDown
+from engine.cluster.counts import Counts
 from engine.cluster.dispatch import Dispatcher
 from engine.cluster.generation import Generation
 from engine.cluster.journal import Attested, Drained, Journals
@@ -23,6 +24,7 @@ from engine.errors import (
 
 __all__ = [
     "Attested",
+    "Counts",
     "Deadlines",
     "Drained",
     "Engine",
@@ -84,6 +86,11 @@ class Engine:
     def ready(self) -> bool:
         """Whether at least one worker that prefills and one that decodes answer their health checks."""
         return self._router.ready
+
+    @property
+    def counts(self) -> Counts:
+        """What was placed where and why, refused, retried: numbers that only rise, for metrics."""
+        return self._router.counts
 
     def submit(self, request: GenerateRequest) -> Generation:
         """Begin a request; failures come out of the generation, never out of this call."""

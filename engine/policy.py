@@ -12,7 +12,7 @@ seconds after it.
 """
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -23,13 +23,19 @@ AGEING: Final = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt that is not computed to its end. ``arrived_s`` is of any clock that all prompts share."""
+    """A prompt that is not computed to its end. ``arrived_s`` is of any clock that all prompts share.
+
+    ``weight`` is its tenant's, above 0. ``loads``: some of what counts as computed must be loaded first, so
+    that it is due for admission, not for a chunk.
+    """
 
     request_id: str
     tenant: str
     arrived_s: float
     computed_tokens: int
     total_tokens: int
+    weight: float = 1.0
+    loads: bool = False
 
     @property
     def remaining(self) -> Work:
@@ -97,11 +103,11 @@ class _Backlog:
 
 @dataclass(slots=True)
 class FairOrder:
-    """Keeps the tenants' virtual times. A tenant without a weight has 1; weights are above 0."""
+    """Keeps the tenants' virtual times, and their weights as their last prompts have brought them."""
 
-    weights: Mapping[str, float] = field(default_factory=dict)
     ageing: float = AGEING
     _served: dict[str, float] = field(default_factory=dict)
+    _weights: dict[str, float] = field(default_factory=dict)
     _waiting: frozenset[str] = frozenset()
     _now: float = 0.0
 
@@ -112,8 +118,11 @@ class FairOrder:
             costed = (law.work_s(prompt.remaining), prompt)
             by_tenant.setdefault(prompt.tenant, []).append(costed)
         self._advance(frozenset(by_tenant))
+        for tenant, prompts_of_it in by_tenant.items():
+            _, newest = max(prompts_of_it, key=lambda costed: (costed[1].arrived_s, costed[1].request_id))
+            self._weights[tenant] = newest.weight
         backlogs = {
-            tenant: _Backlog(sorted(costed, key=self._key), self._served[tenant], self._weight(tenant))
+            tenant: _Backlog(sorted(costed, key=self._key), self._served[tenant], self._weights[tenant])
             for tenant, costed in by_tenant.items()
         }
         heap = [(backlog.next(quantum_s), tenant) for tenant, backlog in backlogs.items()]
@@ -129,10 +138,8 @@ class FairOrder:
 
     def charge(self, tenant: str, seconds: float) -> None:
         """A tenant was given ``seconds`` of prefill."""
-        self._served[tenant] = self._served.get(tenant, self._now) + seconds / self._weight(tenant)
-
-    def _weight(self, tenant: str) -> float:
-        return self.weights.get(tenant, 1.0)
+        weight = self._weights.get(tenant, 1.0)
+        self._served[tenant] = self._served.get(tenant, self._now) + seconds / weight
 
     def _key(self, costed: tuple[float, Prompt]) -> tuple[float, float, str]:
         cost_s, prompt = costed
@@ -152,13 +159,16 @@ class FairOrder:
             for tenant, served in self._served.items()
             if tenant in waiting or served > self._now
         }
+        self._weights = {tenant: self._weights.get(tenant, 1.0) for tenant in self._served}
         self._waiting = waiting
 
 
 def share_step(ordered: Sequence[Prompt], budget: StepBudget) -> dict[str, int]:
-    """Tokens of each prompt in a step, by request id, in order until the step is full."""
+    """Tokens of each prompt in a step, by request id, in order until the step is full. Loads take none."""
     chunks: dict[str, int] = {}
     for prompt in ordered:
+        if prompt.loads:
+            continue
         chunk = budget.offer(prompt.computed_tokens, prompt.total_tokens - prompt.computed_tokens)
         if chunk == 0:
             break

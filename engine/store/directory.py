@@ -22,6 +22,7 @@ from engine.retention import RETENTION_S, promise_end_s
 from engine.store import block, sweep
 from engine.store.block import BlockCorrupt, BlockMissing, BlockName, Term
 from engine.store.evict import Evictor, Quotas, Wish, tombstones_of
+from engine.store.log import Log
 from engine.store.namespace import Namespace, namespaces_of
 from engine.store.pin import Pin, Pins
 from engine.store.places import GOING, QUARANTINE, Place, Remover
@@ -35,13 +36,15 @@ _UNLIMITED: Final = Quotas()
 class Published(Enum):
     """How a publication ended.
 
-    Written now, there already (its promise renewed), refused by the disk, or without room in its quota.
+    Written now, there already (its promise renewed), refused by the disk, or without room in its quota: there
+    an owed block takes no promise's place, and stays owed.
     """
 
     WRITTEN = "written"
     RENEWED = "renewed"
     REFUSED = "refused"
     FULL = "full"
+    OWED_WITHOUT_ROOM = "owed without room"
 
 
 class Loaded(Enum):
@@ -79,6 +82,7 @@ class PrefixStore:
         now_s: the clock, in Unix seconds.
         quotas: limits; none by default.
         classes: seconds that each retention class promises.
+        promises: False stores blocks unpromised, for the same seconds while there is room.
     """
 
     def __init__(
@@ -87,13 +91,16 @@ class PrefixStore:
         now_s: Callable[[], int],
         quotas: Quotas = _UNLIMITED,
         classes: Mapping[str, int] = RETENTION_S,
+        promises: bool = True,
     ) -> None:
+        self.promises = promises
         self.root = root
         self.now_s = now_s
         self._classes = classes
         self.pins = Pins(root, now_s)
         self.tombstones = tombstones_of(root, now_s)
-        self.evictor = Evictor(root, quotas, Remover(self.pins, now_s), self.tombstones)
+        self.log = Log(root)
+        self.evictor = Evictor(root, quotas, Remover(self.pins, now_s, self.log), self.tombstones, self.log)
         self._sequence = itertools.count()
         self._writes_resume_s = 0
         self._predecessors: dict[str, tuple[int, list[str]]] = {}
@@ -141,8 +148,11 @@ class PrefixStore:
             at_s: now, in Unix seconds.
             pause: called after every folder; a sweep at low priority sleeps here.
         """
-        report = sweep.sweep(self.root, at_s, Remover(self.pins, lambda: at_s), self.tombstones, pause)
-        return report.with_evicted(self.evictor.enforce(pause))
+        remover = Remover(self.pins, lambda: at_s, self.log)
+        walk = sweep.Sweep(self.root, at_s, remover, self.tombstones, pause)
+        counts = not self.evictor.quotas.unlimited
+        found = {place: blocks for place, blocks in walk.run() if counts}
+        return SweepReport(**walk.removed, evicted=self.evictor.enforce(found))
 
     def check_integrity(self, pause: Callable[[], None] = lambda: None) -> list[str]:
         """Read every visible block; returns one line for each that is not what its name says."""
@@ -236,8 +246,11 @@ class TenantBlocks:
         try:
             status = path.stat()
             known = Term.of(status)
+            if known.promised and not self._store.promises:
+                return True  # a promise of another worker, or of before: kept, not prolonged
             promised = known.promised or (
-                not self._tombstones.owes(block_hash)
+                self._store.promises
+                and not self._tombstones.owes(block_hash)
                 and self._store.evictor.may_promise(self._place, status.st_size)
             )
             ends_s = max(known.ends_s, self._store.promise_end_s(retention_class))
@@ -246,7 +259,8 @@ class TenantBlocks:
                 if promised and not known.promised:
                     path.chmod(block.MODE_PROMISED)
                 os.utime(path, (ends_s, ends_s))
-                self._store.evictor.renewed(self._place, block_hash, term)
+                newly = status.st_size if promised and not known.promised else 0
+                self._store.evictor.renewed(self._place, block_hash, term, newly)
         except FileNotFoundError:
             return False
         except OSError:
@@ -254,10 +268,10 @@ class TenantBlocks:
         return True
 
     def keep(self, block_hashes: Sequence[bytes], retention_class: str) -> int | None:
-        """Renew the promise of blocks that were used; `promised_until` of all of them."""
+        """Renew blocks that were used; `promised_until` of all of them, None where nothing is promised."""
         for block_hash in block_hashes:
             self.renew(block_hash, retention_class)
-        return self.promised_until(block_hashes)
+        return self.promised_until(block_hashes) if self._store.promises else None
 
     def publish(
         self,
@@ -286,8 +300,9 @@ class TenantBlocks:
     def publish_sealed(self, block_hash: bytes, sealed: block.Sealed, retention_class: str) -> Published:
         """Write a sealed block.
 
-        REFUSED when the disk does not take it, and then for some seconds at once. FULL when it has no room:
-        it takes no longer promise's place, an owed one no promise's, and none is stored without its parent.
+        REFUSED when the disk does not take it, and then for some seconds at once. FULL or OWED_WITHOUT_ROOM
+        when it has no room: it takes no longer promise's place, an owed one no promise's, and none is stored
+        without its parent.
         """
         if not self._store.writable():
             return Published.REFUSED
@@ -296,15 +311,18 @@ class TenantBlocks:
         if follows and not evictor.quotas.unlimited and not self._there(sealed.parent):
             return Published.FULL
         ends_s = self._store.promise_end_s(retention_class)
-        asked = Term(ends_s, promised=not self._tombstones.owes(block_hash))
-        term = evictor.admit(Wish(self._place, block_hash, sealed.parent, sealed.file_bytes, asked))
-        if term is None:
-            return Published.FULL
+        owed = self._tombstones.owes(block_hash)
+        asked = Term(ends_s, promised=self._store.promises and not owed)
+        wish, term = Wish(self._place, block_hash, sealed.parent, sealed.file_bytes, asked), None
         try:
+            term = evictor.admit(wish)
+            if term is None:
+                return Published.OWED_WITHOUT_ROOM if owed else Published.FULL
             self._make(path.parent)
             block.write(path, self._store.temporary_name(path), sealed, term)
         except OSError:
-            evictor.withdraw(self._place, block_hash)
+            if term is not None:
+                evictor.withdraw(wish, term)
             self._made.discard(path.parent)
             self._store.pause_writes()
             return Published.REFUSED
@@ -331,13 +349,18 @@ class TenantBlocks:
         path = self.path(block_hash)
         aside = self._place.folder / QUARANTINE / f"{block_hash.hex()}.{self._store.now_s()}.kv"
         try:
+            status = path.stat()
+        except OSError:
+            return
+        try:
             self._make(aside.parent)
             path.replace(aside)
             os.utime(aside, (self._store.now_s(), self._store.now_s()))
         except OSError:
             with contextlib.suppress(OSError):
                 path.unlink()
-        self._store.evictor.withdraw(self._place, block_hash)
+        size, term = status.st_size, Term.of(status)
+        self._store.evictor.withdraw(Wish(self._place, block_hash, ROOT_HASH, size, term), term)
 
     def _there(self, block_hash: bytes) -> bool:
         return os.path.exists(self._place.file(block_hash))  # noqa: PTH110 -- Path.exists raises on EACCES and EIO

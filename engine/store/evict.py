@@ -1,29 +1,29 @@
 """Quotas, and who goes first: soonest end of promise among leaves, so that a parent outlives its children.
 
-What the directory holds is counted when it is walked, and kept up with this process's own writes after that.
-The count is a cache: other workers' writes show at the next walk, and every victim is looked at again, on
-disk, before it goes (`engine.store.places.Remover`). So a quota is exact for one writer and true again for
-several after each walk; the safety of what is removed never depends on the count.
+What the directory holds is counted by all its writers together (`engine.store.census`): a block is logged,
+then what others have logged is read, then room is made for it. Two that store at once each see the other, so
+a quota is kept at every moment, but for what is being removed just then, a block a thread. The count is a
+cache: every victim is looked at again, on disk, before it goes (`engine.store.places.Remover`); the safety of
+what is removed never depends on the count.
 
 What keeps the guarantee from being farmed: live promises and tombstones of a tenant together stay within its
 own quota, what goes beyond is stored unpromised; and what is stored unpromised, as an owed block is, never
 evicts a promise.
 """
 
-import heapq
-import itertools
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.proof.prefix import ROOT_HASH
-from engine.store import block
-from engine.store.block import BlockError, Term
+from engine.store import survey
+from engine.store.block import Term
+from engine.store.census import Census, Key, rank_of
+from engine.store.log import Change, Log
 from engine.store.namespace import Namespace
-from engine.store.places import Place, Removed, Remover, places_of
-from engine.store.tombstone import Reason, Tombstones, tombstones_in
+from engine.store.places import Place, Removed, Remover
+from engine.store.survey import Found
+from engine.store.tombstone import Reason, Tombstones
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,114 +42,6 @@ class Quotas:
         return self.deployment_bytes is None and self.tenant_bytes is None
 
 
-Key = tuple[Place, bytes]
-
-
-@dataclass(slots=True)
-class Counted:
-    """One block of the census; ``children`` are those of its blocks that are counted too."""
-
-    parent: bytes
-    file_bytes: int
-    term: Term
-    children: int = 0
-
-    @property
-    def rank(self) -> tuple[int, int]:
-        """What goes first: unpromised blocks, then soonest end of promise."""
-        return (self.term.ends_s if self.term.promised else 0, self.term.ends_s)
-
-
-class Census:
-    """Blocks as they were found, and the order in which they would go."""
-
-    def __init__(self) -> None:
-        self.blocks: dict[Key, Counted] = {}
-        self.used_bytes = 0
-        self.guaranteed_bytes: Counter[str] = Counter()
-        self._waiting: Counter[Key] = Counter()
-        self._leaves: list[tuple[tuple[int, int], int, Key]] = []
-        self._sequence = itertools.count()
-
-    @classmethod
-    def walk(cls, root: Path, at_s: int, pause: Callable[[], None] = lambda: None) -> "Census":
-        """Count what a directory holds and owes."""
-        census = cls()
-        for place in places_of(root):
-            for block_hash, status in place.blocks(pause):
-                try:
-                    parent = block.read_header(place.path(block_hash)).parent
-                except BlockError:
-                    parent = ROOT_HASH
-                census.add((place, block_hash), parent, status.st_size, Term.of(status))
-        for _, tombstone in tombstones_in(root):
-            if tombstone.ends_s > at_s:
-                census.guaranteed_bytes[tombstone.tenant] += tombstone.block_bytes
-        return census
-
-    def add(self, key: Key, parent: bytes, file_bytes: int, term: Term) -> None:
-        """Count a block."""
-        self.forget(key)
-        place, _ = key
-        counted = Counted(parent, file_bytes, term, self._waiting.pop(key, 0))
-        self.blocks[key] = counted
-        self.used_bytes += file_bytes
-        if term.promised:
-            self.guaranteed_bytes[place.tenant] += file_bytes
-        above = (place, parent)
-        if above in self.blocks:
-            self.blocks[above].children += 1
-        elif parent != ROOT_HASH:
-            self._waiting[above] += 1
-        self._offer(key)
-
-    def forget(self, key: Key) -> None:
-        """Count a block no more; a parent whose last child it was is a leaf now."""
-        counted = self.blocks.pop(key, None)
-        if counted is None:
-            return
-        place, _ = key
-        self.used_bytes -= counted.file_bytes
-        if counted.term.promised:
-            self.guaranteed_bytes[place.tenant] -= counted.file_bytes
-        if counted.children:
-            self._waiting[key] += counted.children
-        above = (place, counted.parent)
-        if above in self.blocks:
-            self.blocks[above].children -= 1
-            self._offer(above)
-        elif self._waiting.get(above):
-            self._waiting[above] -= 1
-
-    def change(self, key: Key, term: Term) -> None:
-        """A block's term is another one now."""
-        counted = self.blocks.get(key)
-        if counted is not None and counted.term != term:
-            place, _ = key
-            self.guaranteed_bytes[place.tenant] += counted.file_bytes * (
-                term.promised - counted.term.promised
-            )
-            counted.term = term
-            self._offer(key)
-
-    def leaves(self) -> Iterator[Key]:
-        """Leaves, the first to go first. Offers each once; `offer_again` takes back what was not removed."""
-        while self._leaves:
-            rank, _, key = heapq.heappop(self._leaves)
-            counted = self.blocks.get(key)
-            if counted is not None and counted.children == 0 and counted.rank == rank:
-                yield key
-
-    def offer_again(self, key: Key) -> None:
-        """Let `leaves` offer a block once more."""
-        self._offer(key)
-
-    def _offer(self, key: Key) -> None:
-        counted = self.blocks[key]
-        if counted.children == 0:
-            heapq.heappush(self._leaves, (counted.rank, next(self._sequence), key))
-
-
 @dataclass(frozen=True, slots=True)
 class Wish:
     """A block that someone wants to store: what it is, how large, and the promise asked for it."""
@@ -160,145 +52,153 @@ class Wish:
     file_bytes: int
     term: Term
 
+    def change(self, sign: int, term: Term) -> Change:
+        """What storing it (1) or not storing it after all (-1) changes."""
+        used = sign * self.file_bytes
+        return Change(used, used * term.promised, self.place.name, self.block_hash, term, self.parent)
+
 
 class Evictor:
-    """Decides what is stored, promised and evicted in one directory.
+    """Decides what is stored, promised and evicted in one directory. Methods may run in any thread.
 
     Args:
         root: the store's directory.
         quotas: limits.
         remover: removes a victim.
         tombstones: a place's tombstones.
+        log: where this writer says what it does.
     """
 
     def __init__(
-        self, root: Path, quotas: Quotas, remover: Remover, tombstones: Callable[[Place], Tombstones]
+        self,
+        root: Path,
+        quotas: Quotas,
+        remover: Remover,
+        tombstones: Callable[[Place], Tombstones],
+        log: Log,
     ) -> None:
         self._root = root
         self.quotas = quotas
+        self.evicted_blocks = 0
         self._remover = remover
         self._tombstones = tombstones
-        self._census: Census | None = None
-        self._since: dict[Key, Counted] = {}  # admitted since the walk under way has begun
+        self._log = log
+        self._census = Census(root)
         self._lock = threading.Lock()
+        # Set when the last survey's list of who goes first is used up: a new one is wanted.
+        self.starved = threading.Event()
 
     def admit(self, wish: Wish) -> Term | None:
         """Make room for a block and count it: the term it gets, or None when there is no room for it.
 
         A promise is given within the tenant's own quota. A promised block takes the place of what is promised
         for less long than itself; an unpromised one of unpromised blocks alone.
+
+        Raises:
+            OSError: it cannot be counted.
         """
         if self.quotas.unlimited:
+            self._log.add(wish.change(1, wish.term))
             return wish.term
         with self._lock:
-            census = self._counted()
-            key = (wish.place, wish.block_hash)
-            term = Term(wish.term.ends_s, wish.term.promised and self._may_promise(wish))
-            # Counted first, so that its own ancestors are no leaves while room is made.
-            census.add(key, wish.parent, wish.file_bytes, term)
-            if self._make_room(census, key, census.blocks[key].rank):
-                self._since[key] = census.blocks[key]
+            self._counted()
+            # Logged first: its own ancestors are no leaves while room is made, and other writers see it.
+            self._log.add(wish.change(1, wish.term))
+            term = wish.term
+            if term.promised and not self._fits(self._counted(), wish.place.tenant, 0):
+                term = Term(term.ends_s, promised=False)
+                self._log.add(Change(0, -wish.file_bytes, wish.place.name, wish.block_hash, term))
+            if self._make_room((wish.place.name, wish.block_hash), wish.file_bytes, term):
                 return term
-            census.forget(key)
+            self._log.add(wish.change(-1, term))
             return None
 
-    def renewed(self, place: Place, block_hash: bytes, term: Term) -> None:
-        """A block's term was renewed on disk."""
-        if self._census is not None:
-            with self._lock:
-                self._census.change((place, block_hash), term)
+    def renewed(self, place: Place, block_hash: bytes, term: Term, promised_bytes: int = 0) -> None:
+        """A block's term was renewed on disk; with ``promised_bytes`` it had no promise before."""
+        if promised_bytes:
+            self._log.left(Change(0, promised_bytes, place.name, block_hash, term))
+        with self._lock:
+            self._census.change((place.name, block_hash), term)
 
     def may_promise(self, place: Place, file_bytes: int) -> bool:
-        """Whether a stored block of the tenant may be promised."""
+        """Whether a stored block of the tenant may be promised; raises OSError."""
         if self.quotas.tenant_bytes is None:
             return True
         with self._lock:
-            held = self._counted().guaranteed_bytes[place.tenant]
-            return held + file_bytes <= self.quotas.tenant_bytes
+            return self._fits(self._counted(), place.tenant, file_bytes)
 
-    def withdraw(self, place: Place, block_hash: bytes) -> None:
+    def withdraw(self, wish: Wish, term: Term) -> None:
         """A block that was admitted was not written after all, or has left by another way."""
-        if self._census is not None:
-            with self._lock:
-                self._census.forget((place, block_hash))
-                self._since.pop((place, block_hash), None)
+        self._log.left(wish.change(-1, term))
 
-    def enforce(self, pause: Callable[[], None] = lambda: None) -> int:
-        """Walk the directory, then evict until the deployment's quota is kept; how many blocks went."""
+    def enforce(self, found: dict[Place, Found]) -> int:
+        """Survey the directory, in which a walk has ``found`` blocks, and keep its quota; how many went."""
         if self.quotas.unlimited:
             return 0
+        survey.make(self._root, self._remover.now_s(), self.quotas.deployment_bytes, found)
         with self._lock:
-            self._since = {}
-        census = Census.walk(self._root, self._remover.now_s(), pause)
-        with self._lock:
-            for key, counted in self._since.items():
-                if key not in census.blocks:  # written where the walk had already been
-                    census.add(key, counted.parent, counted.file_bytes, counted.term)
-            self._census, self._since = census, {}
-            before = len(census.blocks)
-            self._make_room(census, None, None)
-            return before - len(census.blocks)
+            before = self.evicted_blocks
+            self._make_room(None, 0, None)
+            return self.evicted_blocks - before
 
     def _counted(self) -> Census:
-        if self._census is None:
-            self._census = Census.walk(self._root, self._remover.now_s())
+        self._census.refresh()
+        if self._census.survey is None:
+            survey.make(self._root, self._remover.now_s(), self.quotas.deployment_bytes)
+            self._census.refresh()
         return self._census
 
-    def _may_promise(self, wish: Wish) -> bool:
+    def _fits(self, census: Census, tenant: str, more_bytes: int) -> bool:
         quota = self.quotas.tenant_bytes
-        if quota is None:
-            return True
-        census = self._counted()
-        known = census.blocks.get((wish.place, wish.block_hash))
-        counted = known.file_bytes if known is not None and known.term.promised else 0
-        return census.guaranteed_bytes[wish.place.tenant] - counted + wish.file_bytes <= quota
+        return quota is None or census.guaranteed_bytes[tenant] + more_bytes <= quota
 
-    def _make_room(self, census: Census, newcomer: Key | None, rank: tuple[int, int] | None) -> bool:
-        """Evict until the quota is kept; ``rank`` is the newcomer's, which takes no better one's place."""
-        quota = self.quotas.deployment_bytes
+    def _make_room(self, newcomer: Key | None, file_bytes: int, term: Term | None) -> bool:
+        """Evict until the quota is kept; a newcomer takes the place of nothing better than its ``term``."""
+        quota, census = self.quotas.deployment_bytes, self._counted()
         if quota is None or census.used_bytes <= quota:
             return True
-        if newcomer is not None and census.blocks[newcomer].file_bytes > quota:
+        if file_bytes > quota:
             return False
         spared: list[Key] = []
         now_s = self._remover.now_s()
         for key in census.leaves():
-            victim = census.blocks[key]
-            over = victim.term.ends_s <= now_s
+            victim = census.blocks[key].term
             if key == newcomer:
                 spared.append(key)
                 continue
-            if rank is not None and not over and victim.rank >= rank:
+            if term is not None and victim.ends_s > now_s and rank_of(victim) >= rank_of(term):
                 spared.append(key)
                 break
-            if not self._evict(census, key):
+            if not self._evict(key):
                 spared.append(key)
             if census.used_bytes <= quota:
                 break
+        else:
+            self.starved.set()
         for key in spared:
             if key in census.blocks:
-                census.offer_again(key)
+                census.offer(key)
         return census.used_bytes <= quota
 
-    def _evict(self, census: Census, key: Key) -> bool:
-        place, block_hash = key
+    def _evict(self, key: Key) -> bool:
+        """Evict one block; False when it stays as it is."""
+        census, place = self._census, self._census.place_of(key)
         victim = census.blocks[key]
         owed_to = self._tombstones(place)
-        outcome = self._remover.remove(place, block_hash, victim.term, owed_to, Reason.QUOTA)
+        outcome = self._remover.remove(place, key[1], victim.term, owed_to, Reason.QUOTA)
         if outcome is Removed.RENEWED:
             try:
-                census.change(key, Term.of(place.path(block_hash).stat()))
+                census.change(key, Term.of(place.path(key[1]).stat()))
             except OSError:
                 outcome = Removed.GONE
-        if outcome not in (Removed.REMOVED, Removed.GONE):
-            return outcome is Removed.RENEWED
-        broken = (
-            outcome is Removed.REMOVED and victim.term.promised and victim.term.ends_s > self._remover.now_s()
-        )
-        census.forget(key)
-        if broken:
-            census.guaranteed_bytes[place.tenant] += victim.file_bytes
-        return True
+        census.refresh()
+        if outcome is Removed.GONE and key in census.blocks:
+            # It left without a word: of an operator's hand, or of a writer that was killed.
+            size = victim.file_bytes
+            self._log.left(Change(-size, -size * victim.term.promised, place.name, key[1], victim.term))
+            census.refresh()
+        self.evicted_blocks += outcome is Removed.REMOVED
+        return outcome in (Removed.REMOVED, Removed.GONE, Removed.RENEWED)
 
 
 def tombstones_of(root: Path, now_s: Callable[[], int]) -> Callable[[Place], Tombstones]:

@@ -10,6 +10,7 @@ from engine.proof.prefix import BLOCK_TOKENS
 from engine.store import pin
 from engine.store.block import Term
 from engine.store.evict import tombstones_of
+from engine.store.log import Change, Log
 from engine.store.namespace import Namespace, namespaces_of
 from engine.store.pin import Pins
 from engine.store.places import Removed, Remover, places_of
@@ -106,11 +107,15 @@ def erase(root: Path, tenant: str, pause: Callable[[], None] = lambda: None) -> 
     Raises:
         OSError: something could not be removed; run it again.
     """
-    blocks = tombstones = 0
+    blocks, tombstones, log = 0, 0, Log(root)
     for place in list(places_of(root)):
         if place.tenant == tenant:
-            blocks += sum(1 for _ in place.blocks(pause))
+            found = list(place.blocks(pause))
+            blocks += len(found)
             _remove_tree(place.folder)
+            for block_hash, status in found:
+                size, term = status.st_size, Term.of(status)
+                log.left(Change(-size, -size * term.promised, place.name, block_hash, term))
     for folder in (root / FOLDER).glob(f"*/{tenant}"):
         tombstones += sum(1 for file in folder.rglob("*") if file.is_file())
         _remove_tree(folder)
@@ -157,7 +162,7 @@ def retire(
     pause: Callable[[], None] = lambda: None,
 ) -> Retired:
     """Remove a namespace's blocks; promises that have not ended become tombstones to their end."""
-    remover, tombstones = Remover(Pins(root, now_s), now_s), tombstones_of(root, now_s)
+    remover, tombstones = Remover(Pins(root, now_s), now_s, Log(root)), tombstones_of(root, now_s)
     blocks = owed = spared = 0
     for place in places_of(root, digest):
         for block_hash, status in place.blocks(pause):

@@ -8,8 +8,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from engine.store.block import Term
-from engine.store.namespace import DESCRIPTION, namespaces_of
+from engine.store.block import HASH_BYTES, Term
+from engine.store.log import Change, Log
+from engine.store.namespace import namespaces_of
 from engine.store.pin import Pins
 from engine.store.tombstone import Reason, Tombstones
 
@@ -17,6 +18,8 @@ BLOCK: Final = ".kv"
 GOING: Final = ".going"
 TEMPORARY: Final = ".tmp"
 QUARANTINE: Final = "quarantine"
+_DIGITS: Final = 2
+_NAME: Final = 2 * HASH_BYTES + len(BLOCK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,30 +55,47 @@ class Place:
 
     def blocks(self, pause: Callable[[], None] = lambda: None) -> Iterator[tuple[bytes, os.stat_result]]:
         """Hash and status of every visible block; ``pause`` is called after each subfolder."""
-        for folder in _folders(self.folder):
-            if folder.name == QUARANTINE:
-                continue
-            with contextlib.suppress(OSError), os.scandir(folder.path) as entries:
+        for file, status in self.files(pause):
+            if isinstance(file, bytes):
+                yield file, status
+
+    def files(
+        self, pause: Callable[[], None] = lambda: None
+    ) -> "Iterator[tuple[bytes | Path, os.stat_result]]":
+        """Hash and status of every visible block, path and status of every other file, in one walk."""
+        for folder in ("", *_folders(self._base)):
+            visible = len(folder) == _DIGITS
+            with contextlib.suppress(OSError), os.scandir(f"{self._base}/{folder}") as entries:
                 for entry in entries:
-                    stem, suffix = os.path.splitext(entry.name)  # noqa: PTH122 -- a million names
-                    if suffix == BLOCK:
-                        with contextlib.suppress(OSError, ValueError):
-                            yield bytes.fromhex(stem), entry.stat()
+                    with contextlib.suppress(OSError):
+                        name = entry.name
+                        if visible and len(name) == _NAME and name.endswith(BLOCK):
+                            with contextlib.suppress(ValueError):
+                                yield bytes.fromhex(name[: -len(BLOCK)]), _status(entry)
+                        elif entry.is_file(follow_symlinks=False):
+                            yield Path(entry.path), entry.stat()
             pause()
+
+
+def _status(entry: "os.DirEntry[str]") -> os.stat_result:
+    """Status of a block, also when it has been hidden since the folder was read."""
+    try:
+        return entry.stat()
+    except FileNotFoundError:
+        return os.stat(entry.path[: -len(BLOCK)] + GOING)  # noqa: PTH116 -- a path as text
 
 
 def places_of(root: Path, namespace: str | None = None) -> Iterator[Place]:
     """Every place of a store, or of one namespace of it."""
     for digest in namespaces_of(root) if namespace is None else (namespace,):
         for folder in _folders(root / digest):
-            if folder.name != DESCRIPTION:
-                yield Place(root, digest, folder.name)
+            yield Place(root, digest, folder)
 
 
-def _folders(parent: Path) -> list["os.DirEntry[str]"]:
+def _folders(parent: Path | str) -> list[str]:
     try:
         with os.scandir(parent) as entries:
-            return sorted((entry for entry in entries if entry.is_dir()), key=lambda entry: entry.name)
+            return sorted(entry.name for entry in entries if entry.is_dir())
     except OSError:
         return []
 
@@ -97,10 +117,12 @@ class Remover:
     Args:
         pins: what is being loaded.
         now_s: the clock, in Unix seconds.
+        log: where removals are said.
     """
 
     pins: Pins
     now_s: Callable[[], int]
+    log: Log
 
     def remove(
         self, place: Place, block_hash: bytes, seen: Term, owed_to: Tombstones, reason: Reason
@@ -120,24 +142,24 @@ class Remover:
             path.rename(going)
             status = going.stat()
         except FileNotFoundError:
-            return Removed.GONE
+            return Removed.PINNED if going.exists() else Removed.GONE
         except OSError:
             return Removed.REFUSED
-        term = Term.of(status)
+        term, size = Term.of(status), status.st_size
+        broken = term.promised and term.ends_s > self.now_s()
         outcome = Removed.REMOVED
         if term != seen:
             outcome = Removed.RENEWED
         elif self.pins.hold(place.name, block_hash):
             outcome = Removed.PINNED
-        elif (
-            term.promised
-            and term.ends_s > self.now_s()
-            and not owed_to.put(block_hash, term.ends_s, reason, status.st_size)
-        ):
+        elif broken and not owed_to.put(block_hash, term.ends_s, reason, size):
             outcome = Removed.REFUSED
         if outcome is not Removed.REMOVED:
             put_back(path, going)
             return outcome
+        freed = size if term.promised and not broken else 0  # what is owed stays guaranteed
+        # Before the file is gone: whoever finds neither of the two names finds the line.
+        self.log.left(Change(-size, -freed, place.name, block_hash, term))
         with contextlib.suppress(OSError):
             going.unlink()
         return outcome

@@ -2,13 +2,15 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from engine.store import block, pin, tombstone
-from engine.store.block import BlockCorrupt, BlockError, BlockMissing, BlockName, Term
+from engine.store import block, log, pin, tombstone
+from engine.store.block import BlockCorrupt, BlockMissing, BlockName, Term
+from engine.store.namespace import namespaces_of
 from engine.store.places import (
     BLOCK,
     GOING,
@@ -20,6 +22,7 @@ from engine.store.places import (
     places_of,
     put_back,
 )
+from engine.store.survey import Found, parents_of
 from engine.store.tombstone import Reason, Tombstones
 
 _QUARANTINE_KEPT_S: Final = 7 * 86_400
@@ -41,81 +44,84 @@ class SweepReport:
     pins: int = 0
     evicted: int = 0
 
-    def with_evicted(self, blocks: int) -> "SweepReport":
-        """The same sweep, after its evictions."""
-        return replace(self, evicted=blocks)
 
+@dataclass(slots=True)
+class Sweep:
+    """One walk over a store that removes what is left over and what is promised no longer at ``at_s``."""
 
-def sweep(
-    root: Path,
-    at_s: int,
-    remover: Remover,
-    tombstones: Callable[[Place], Tombstones],
-    pause: Callable[[], None],
-) -> SweepReport:
-    """Remove leftovers and what is promised no longer at ``at_s``; a parent stays while its child does."""
-    temporary, quarantined, over_tombstones, over_pins = _sweep_leftovers(root, at_s, pause)
-    expired = 0
-    for place in places_of(root):
-        for block_hash, term in _over(place, at_s, pause):
-            done = remover.remove(place, block_hash, term, tombstones(place), Reason.OPERATOR)
-            expired += done is Removed.REMOVED
-    return SweepReport(temporary, expired, quarantined, over_tombstones, over_pins)
+    root: Path
+    at_s: int
+    remover: Remover
+    tombstones: Callable[[Place], Tombstones]
+    pause: Callable[[], None]
+    removed: Counter[str] = field(default_factory=Counter)
 
-
-def _sweep_leftovers(root: Path, at_s: int, pause: Callable[[], None]) -> tuple[int, int, int, int]:
-    temporary = quarantined = tombstones = pins = 0
-    for folder, _, names in os.walk(root):
-        quarantined_here = folder.endswith(QUARANTINE)
-        for name in names:
-            if name.endswith(BLOCK) and not quarantined_here:
-                continue
-            path = Path(folder, name)
+    def run(self) -> Iterator[tuple[Place, Found]]:
+        """Walk; yields what stays of each place. A parent stays while its child does."""
+        for path in self._outside_places():
             with contextlib.suppress(OSError):
-                status = path.stat()
-                if path.suffix == TEMPORARY:
-                    temporary += _unlink_if(path, status.st_ctime < at_s - _LEFTOVER_KEPT_S)
-                elif path.suffix == GOING and status.st_ctime < at_s - _LEFTOVER_KEPT_S:
-                    put_back(path.with_suffix(BLOCK), path)
-                elif quarantined_here:
-                    quarantined += _unlink_if(path, status.st_mtime < at_s - _QUARANTINE_KEPT_S)
-                elif path.suffix == tombstone.SUFFIX:
-                    tombstones += _unlink_if(path, status.st_mtime <= at_s)
-                elif path.suffix == pin.SUFFIX:
-                    pins += _unlink_if(path, status.st_mtime <= at_s)
-        pause()
-    return temporary, quarantined, tombstones, pins
+                self._leftover(path, path.stat())
+        for place in places_of(self.root):
+            yield place, self._place(place)
+
+    def _outside_places(self) -> Iterator[Path]:
+        for name in (tombstone.FOLDER, pin.FOLDER, log.FOLDER):
+            for folder, _, names in os.walk(self.root / name):
+                yield from (Path(folder, name) for name in names)
+                self.pause()
+        for digest in namespaces_of(self.root):
+            yield from (self.root / digest).glob(f"*{TEMPORARY}")
+
+    def _place(self, place: Place) -> Found:
+        found: Found = {}
+        over: dict[bytes, Term] = {}
+        for file, status in place.files(self.pause):
+            term = Term.of(status)
+            if isinstance(file, Path):
+                self._leftover(file, status)
+                if file.suffix == GOING:  # it may come back, and whoever removes it will say so
+                    with contextlib.suppress(ValueError):
+                        found[bytes.fromhex(file.stem)] = status.st_size, term
+                continue
+            found[file] = status.st_size, term
+            if term.ends_s <= self.at_s:
+                over[file] = term
+        if over and len(over) < len(found):
+            _spare_parents(over, found, parents_of(place, found))
+        for block_hash, term in over.items():
+            done = self.remover.remove(place, block_hash, term, self.tombstones(place), Reason.OPERATOR)
+            if done in (Removed.REMOVED, Removed.GONE):
+                del found[block_hash]
+            self.removed["expired"] += done is Removed.REMOVED
+        return found
+
+    def _leftover(self, path: Path, status: os.stat_result) -> None:
+        old = status.st_ctime < self.at_s - _LEFTOVER_KEPT_S
+        if path.suffix == TEMPORARY:
+            self._unlink_if(old, path, "temporary")
+        elif path.suffix == GOING and old:
+            put_back(path.with_suffix(BLOCK), path)
+        elif path.parent.name == QUARANTINE:
+            self._unlink_if(status.st_mtime < self.at_s - _QUARANTINE_KEPT_S, path, "quarantined")
+        elif path.suffix == tombstone.SUFFIX:
+            self._unlink_if(status.st_mtime <= self.at_s, path, "tombstones")
+        elif path.suffix == pin.SUFFIX:
+            self._unlink_if(status.st_mtime <= self.at_s, path, "pins")
+
+    def _unlink_if(self, over: bool, path: Path, counted_as: str) -> None:
+        if over:
+            with contextlib.suppress(OSError):
+                path.unlink()
+                self.removed[counted_as] += 1
 
 
-def _unlink_if(path: Path, over: bool) -> int:
-    if over:
-        path.unlink()
-    return int(over)
-
-
-def _over(place: Place, at_s: int, pause: Callable[[], None]) -> list[tuple[bytes, Term]]:
-    """Blocks of a place that are promised no longer and have no living descendant."""
-    living: list[bytes] = []
-    over: dict[bytes, Term] = {}
-    for block_hash, status in place.blocks(pause):
-        term = Term.of(status)
-        if term.ends_s <= at_s:
-            over[block_hash] = term
-        else:
-            living.append(block_hash)
-    while over and living:
-        parent = _parent(place, living.pop())
-        if parent in over:
-            del over[parent]
+def _spare_parents(over: dict[bytes, Term], found: Found, parents: Mapping[bytes, bytes]) -> None:
+    """Take out of ``over`` what has a living descendant."""
+    living = [block_hash for block_hash in found if block_hash not in over]
+    while living:
+        parent = parents.get(living.pop(), b"")
+        if over.pop(parent, None):
             living.append(parent)
-    return list(over.items())
-
-
-def _parent(place: Place, block_hash: bytes) -> bytes | None:
-    try:
-        return block.read_header(place.path(block_hash)).parent
-    except BlockError:
-        return None
 
 
 def findings(root: Path, pause: Callable[[], None]) -> Iterator[str]:

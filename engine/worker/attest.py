@@ -1,4 +1,4 @@
-"""Signs what this worker's prefill did. The journal for streams and decode's attestations come later."""
+"""Signs what this worker did: the prompts it had, the tokens it generated."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from typing import Literal, Self, cast
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from engine.proof import signed
-from engine.proof.attestation import PrefillAttestation, commitment
-from engine.wire import AnswerParams, RequestParams
+from engine.proof.attestation import DecodeAttestation, Ended, PrefillAttestation, commitment
+from engine.wire import RequestParams
 from engine.worker import clock
 
 
@@ -17,7 +17,8 @@ from engine.worker import clock
 class PrefillFacts:
     """What the scheduler saw of one prefill.
 
-    Hits are whole blocks, from the start of the prompt; owed ones follow them: computed again, but promised.
+    ``prompt_ids`` is the client's prompt alone. Hits are whole blocks, from its start; owed ones follow them:
+    computed again, but promised. ``output_to`` is 1 when the token it drew is the client's.
     """
 
     prompt_ids: Sequence[int]
@@ -25,11 +26,23 @@ class PrefillFacts:
     hit_store_tokens: int
     promised_until: int | None
     owed_tokens: int = 0
+    computed: bool = True
+    output_to: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeFacts:
+    """What the scheduler saw of one decode; ``handoff_tokens`` are hits of prompt and carried output."""
+
+    prompt_tokens: int
+    handoff_tokens: int
+    generated_tokens: int
+    ended: Ended
 
 
 @dataclass(frozen=True, slots=True)
 class Attestor:
-    """A worker's voice: its name, key and certificate, and the namespace it computes in."""
+    """A worker's voice: its name, key and certificate, and the namespace it computes in ("": no store)."""
 
     worker: str
     key: Ed25519PrivateKey
@@ -45,10 +58,10 @@ class Attestor:
         key = signed.private_key(key_file.read_bytes())
         return cls(worker, key, certificate_file.read_text(), namespace, block_tokens)
 
-    def attest(self, params: RequestParams, facts: PrefillFacts) -> AnswerParams:
+    def prefill(self, params: RequestParams, facts: PrefillFacts) -> str:
         """The signed attestation of one prefill; raises PayloadInvalid for impossible counts."""
         hit_tokens = facts.hit_device_tokens + facts.hit_store_tokens
-        attestation = PrefillAttestation(
+        return PrefillAttestation(
             request_id=params.request_id,
             attempt=params.attempt,
             stage=cast('Literal["prefill", "both"]', params.stage),
@@ -66,5 +79,23 @@ class Attestor:
             cached_prefix_commitment=commitment(params.nonce, facts.prompt_ids[:hit_tokens]),
             memo=params.memo,
             attested_at_ns=clock.time_ns(),
-        )
-        return AnswerParams(attestation.sign(self.key), self.certificate)
+            computed=facts.computed,
+            output_to=facts.output_to,
+        ).sign(self.key)
+
+    def decode(self, params: RequestParams, facts: DecodeFacts) -> str:
+        """The signed attestation of one decode; raises PayloadInvalid for impossible counts."""
+        return DecodeAttestation(
+            request_id=params.request_id,
+            attempt=params.attempt,
+            stage=cast('Literal["decode", "both"]', params.stage),
+            worker=self.worker,
+            namespace=self.namespace,
+            prompt_tokens=facts.prompt_tokens,
+            handoff_tokens=facts.handoff_tokens,
+            output_from=params.output_from,
+            output_to=params.output_from + facts.generated_tokens,
+            ended=facts.ended,
+            memo=params.memo,
+            attested_at_ns=clock.time_ns(),
+        ).sign(self.key)

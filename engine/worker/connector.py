@@ -6,11 +6,15 @@ vLLM makes one in its engine core (role SCHEDULER, `Planner`) and one in the mod
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
-from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorRole
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorRole,
+    SupportsHMA,
+)
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from engine.retention import RETENTION_S
@@ -18,11 +22,13 @@ from engine.store.directory import PrefixStore
 from engine.store.evict import Quotas
 from engine.worker import clock, layout
 from engine.worker.attest import Attestor
+from engine.worker.journal import Journal
 from engine.worker.keeper import Keeper
 from engine.worker.lineage import die_with_parent, leave_quickly
 from engine.worker.messages import StepOrders, StepReport
 from engine.worker.mover import Mover
 from engine.worker.planner import Planner
+from engine.worker.report import Count, ReportFile, rank_says
 
 _LOG: Final = logging.getLogger("vllm.kvitto.connector")
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -54,12 +60,20 @@ class PrefixStoreConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vllm is
         super().__init__(vllm_config, role, kv_cache_config)
         die_with_parent()
         extra = vllm_config.kv_transfer_config.kv_connector_extra_config
-        quotas = Quotas(extra.get("store_bytes_max"), extra.get("tenant_bytes_max"))
-        classes = {**RETENTION_S, **extra.get("retention_s", {})}
-        self._store = PrefixStore(Path(extra["store_dir"]), clock.now_s, quotas, classes)
-        namespace = layout.namespace_of(vllm_config, kv_cache_config, extra["identity"])
-        self._namespace = namespace.digest
-        self._store.describe(namespace)
+        self._store = _store_of(extra)
+        self._namespace = ""
+        if self._store is not None:
+            namespace = layout.namespace_of(vllm_config, kv_cache_config, extra["identity"])
+            if namespace is None:
+                _LOG.warning(
+                    "the store is off: vLLM marks nothing of this model's KV cache as prefix-cacheable"
+                )
+                self._store = None
+            else:
+                self._namespace = namespace.digest
+                self._store.describe(namespace)
+        journal_dir = Path(extra["journal_dir"])
+        self._counts_file = ReportFile.of_rank(journal_dir, vllm_config.parallel_config.rank)
         self._planner: Planner | None = None
         self._mover: Mover | None = None
         self._keeper: Keeper | None = None
@@ -72,13 +86,18 @@ class PrefixStoreConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vllm is
                 self._namespace,
                 block_tokens,
             )
-            self._planner = Planner(self._store, attestor)
+            self._planner = Planner(self._store, attestor, Journal(journal_dir))
         _LOG.info("prefix store %s, namespace %s", extra["store_dir"], self._namespace)
 
     @property
     def requires_kv_delivery(self) -> bool:
         """A cache: what it does not keep is computed again."""
         return False
+
+    @property
+    def namespace(self) -> str:
+        """Names its blocks in the store; empty without one."""
+        return self._namespace
 
     # The scheduler's half.
 
@@ -110,6 +129,8 @@ class PrefixStoreConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vllm is
     @_or(None)
     def update_connector_output(self, connector_output: Any) -> None:
         """vLLM: the worker's half reports."""
+        # The step's tokens are known and its blocks published; its outputs leave the engine core after this.
+        self.planner.attest_computed()
         report = connector_output.kv_connector_worker_meta
         if isinstance(report, StepReport):
             self.planner.learn(report)
@@ -123,15 +144,18 @@ class PrefixStoreConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vllm is
 
     @property
     def mover(self) -> Mover:
-        """The worker's half; only in the model worker, once the KV cache is there."""
+        """The worker's half; only in the model worker of a store, once the KV cache is there."""
         assert self._mover is not None
         return self._mover
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         """vLLM: the KV cache is allocated."""
-        layers = list(self._kv_cache_config.kv_cache_groups[0].layer_names)
-        self._mover = Mover(self._store, self._namespace, kv_caches, layers)
-        expected = layout.block_bytes(self._kv_cache_config)
+        if self._store is None:
+            return
+        group = layout.stored_group(self._kv_cache_config)
+        assert group is not None, "without a stored group there is no store"
+        self._mover = Mover(self._store, self._namespace, kv_caches, list(group.layer_names))
+        expected = layout.block_bytes(group)
         if self._mover.block_bytes != expected:
             raise layout.LayoutUnsupported(
                 f"a block has {self._mover.block_bytes} bytes, {expected} expected"
@@ -159,15 +183,25 @@ class PrefixStoreConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vllm is
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:  # noqa: ARG002 -- vLLM's signature
         """vLLM: requests whose load has ended."""
-        return None, self.mover.ended_loads() or None
+        return None, (self._mover.ended_loads() or None) if self._mover is not None else None
 
     def get_block_ids_with_load_errors(self) -> set[int]:
         """vLLM: blocks to compute after all."""
-        return self.mover.take_failed_block_ids()
+        return self._mover.take_failed_block_ids() if self._mover is not None else set()
 
     def build_connector_worker_meta(self) -> StepReport | None:
         """vLLM: what the scheduler's half has to learn."""
-        return self.mover.take_report()
+        self._leave_counts()
+        return self._mover.take_report() if self._mover is not None else None
+
+    @_or(None)
+    def _leave_counts(self) -> None:
+        if self._store is None or self._keeper is None or self._mover is None:
+            return
+        counts = self._mover.counts
+        counts[Count.EXPIRED_BLOCKS] = self._keeper.expired_blocks
+        counts[Count.EVICTED_BLOCKS] = self._store.evictor.evicted_blocks + self._keeper.evicted_blocks
+        self._counts_file.leave(lambda: rank_says(counts), at_once=True)
 
     def shutdown(self) -> None:
         """vLLM: the process is ending."""
@@ -175,3 +209,23 @@ class PrefixStoreConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vllm is
             if half is not None:
                 half.close()
         leave_quickly()
+
+
+class StorelessConnector(PrefixStoreConnector, SupportsHMA):  # type: ignore[misc]  # vllm is untyped here
+    """Of a worker without a store: it attests, and leaves vLLM its hybrid manager, which some models need."""
+
+    def request_finished_all_groups(
+        self, request: Any, block_ids: tuple[list[int], ...]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        """vLLM: a request ended; its blocks may be freed at once."""
+        finished: tuple[bool, dict[str, Any] | None] = self.request_finished(request, block_ids[0])
+        return finished
+
+
+def _store_of(extra: Mapping[str, Any]) -> PrefixStore | None:
+    """The store that the worker's spec names, if it names one."""
+    if extra["store_dir"] is None:
+        return None
+    quotas = Quotas(extra.get("store_bytes_max"), extra.get("tenant_bytes_max"))
+    classes = {**RETENTION_S, **extra.get("retention_s", {})}
+    return PrefixStore(Path(extra["store_dir"]), clock.now_s, quotas, classes, extra.get("promise", True))

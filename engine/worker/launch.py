@@ -20,18 +20,21 @@ if __name__ in ("__main__", "__mp_main__"):
     die_with_parent()
 
 _CONNECTOR: Final = "PrefixStoreConnector"
+_CONNECTOR_WITHOUT_STORE: Final = "StorelessConnector"
 
 
 def server_arguments(spec: WorkerSpec, identity: dict[str, str]) -> list[str]:
     """Arguments of vLLM's API server for a worker; ``identity`` goes into the store's namespace."""
     transfer = {
-        "kv_connector": _CONNECTOR,
+        "kv_connector": _CONNECTOR if spec.store_dir is not None else _CONNECTOR_WITHOUT_STORE,
         "kv_connector_module_path": "engine.worker.connector",
         "kv_role": "kv_both",
         "kv_load_failure_policy": "recompute",
         "kv_connector_extra_config": {
             "worker": spec.name,
-            "store_dir": str(spec.store_dir),
+            "store_dir": None if spec.store_dir is None else str(spec.store_dir),
+            "promise": spec.promise,
+            "journal_dir": str(spec.journal_dir),
             "key_file": str(spec.key_file),
             "certificate_file": str(spec.certificate_file),
             "identity": identity,
@@ -50,7 +53,8 @@ def server_arguments(spec: WorkerSpec, identity: dict[str, str]) -> list[str]:
         *("--max-num-batched-tokens", str(spec.batched_tokens_max)),
         *("--max-num-seqs", str(spec.sequences_max)),
         *("--distributed-executor-backend", "engine.worker.executor.InlineExecutor"),
-        *("--scheduler-cls", "engine.worker.scheduler.TailScheduler"),
+        *("--scheduler-cls", "engine.worker.scheduler.tail_scheduler"),
+        *("--middleware", "engine.worker.routes.WorkerRoutes"),
         *("--prefix-caching-hash-algo", "sha256_cbor"),
         *("--shutdown-timeout", str(spec.shutdown_timeout_s)),
         *("--kv-transfer-config", json.dumps(transfer)),
@@ -106,11 +110,15 @@ def main(spec_file: Path) -> None:
     # Names of blocks must not depend on the seed of a caller's Python; children inherit this.
     os.unsetenv("PYTHONHASHSEED")
     _free_socket(spec.socket)
-    from engine.store.directory import PrefixStore
-    from engine.worker import clock, layout
+    from prometheus_client import REGISTRY
 
-    if spec.store_dir is not None:
-        PrefixStore(spec.store_dir, clock.now_s).sweep(clock.now_s())
+    from engine.worker import layout
+    from engine.worker.metrics import WorkerMetrics
+    from engine.worker.routes import Desk, WorkerRoutes
+
+    WorkerRoutes.desk = desk = Desk.of(spec)
+    REGISTRY.register(WorkerMetrics(spec.journal_dir, desk.journal, lambda: desk.draining))
+
     identity = {"model": layout.model_digest(spec.model_dir), "recipe": spec.recipe_version}
     _serve(server_arguments(spec, identity))
 

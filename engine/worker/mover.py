@@ -12,9 +12,10 @@ from typing import Any, Final
 
 from engine.store.directory import Loaded, PrefixStore, Published, TenantBlocks
 from engine.worker import clock
-from engine.worker.copy import BlockRows
+from engine.worker.copy import Rows, rows_of
 from engine.worker.messages import BlockJob, StepReport
 from engine.worker.patience import Patience, answer
+from engine.worker.report import Count, Counts
 
 _LOG: Final = logging.getLogger("vllm.kvitto.mover")
 _LOAD_DEADLINE_S: Final = 10.0
@@ -28,14 +29,16 @@ class Load:
         self.job = job
         self.started_at_s = clock.monotonic_s()
         self.loaded_blocks = 0
+        self.corrupt = False
         self.ended = False
         self._lock = threading.Lock()
 
-    def run(self, blocks: TenantBlocks, rows: BlockRows) -> None:
+    def run(self, blocks: TenantBlocks, rows: Rows) -> None:
         """Read block after block; runs in a thread."""
         payload = memoryview(bytearray(rows.block_bytes))
         for block_id, block_hash in zip(self.job.block_ids, self.job.block_hashes, strict=True):
             outcome = blocks.load(block_hash, payload, self.job.retention_class)
+            self.corrupt = outcome is Loaded.CORRUPT
             with self._lock:
                 if self.ended:
                     return  # abandoned: these rows of the cache belong to someone else by now
@@ -68,7 +71,7 @@ class Mover:
     Args:
         store: the prefix store.
         namespace: digest of what computes the blocks.
-        kv_caches: layer name -> tensor, see `BlockRows`.
+        kv_caches: layer name -> tensor, see `rows_of`.
         layers: order of the layers in a block's file.
     """
 
@@ -77,10 +80,11 @@ class Mover:
     ) -> None:
         self._store = store
         self._namespace = namespace
-        self._rows = BlockRows(kv_caches, layers)
+        self._rows = rows_of(kv_caches, layers)
         self._loads: dict[str, Load] = {}
         self._failed_block_ids: set[int] = set()
         self._report = StepReport()
+        self.counts = Counts(float)
         self._readers = Patience("kvitto-load", threads=4)
         self._writer = Patience("kvitto-save", threads=2)
 
@@ -114,6 +118,10 @@ class Mover:
                 del self._loads[request_id]
                 ended.add(request_id)
                 self._report.loaded[request_id] = load.loaded_blocks
+                self.counts[Count.LOADED_BLOCKS] += load.loaded_blocks
+                self.counts[Count.LOADED_BYTES] += load.loaded_blocks * self.block_bytes
+                self.counts[Count.LOAD_SECONDS] += clock.monotonic_s() - load.started_at_s
+                self.counts[Count.QUARANTINED_BLOCKS] += load.corrupt
                 self._failed_block_ids.update(load.failed_block_ids)
         return ended
 
@@ -143,9 +151,14 @@ class Mover:
             return
         for index in missing:
             published = self._publish(blocks, job, index)
+            if published is Published.WRITTEN:
+                self.counts[Count.PUBLISHED_BLOCKS] += 1
+                self.counts[Count.PUBLISHED_BYTES] += self.block_bytes
             if published is Published.REFUSED:
                 self._refused(job, index)
-            if published in (Published.REFUSED, Published.FULL):
+            self.counts[Count.FULL_PUBLICATIONS] += published is Published.FULL
+            self.counts[Count.OWED_WITHOUT_ROOM] += published is Published.OWED_WITHOUT_ROOM
+            if published not in (Published.WRITTEN, Published.RENEWED):
                 return  # without its parent no later block is ever found
 
     def _publish(self, blocks: TenantBlocks, job: BlockJob, index: int) -> Published:
@@ -164,6 +177,7 @@ class Mover:
             self._store.pause_writes()
         _LOG.warning("the store refused block %d of %s", job.first + index, job.request_id)
         self._report.refused[job.request_id] = job.first + index
+        self.counts[Count.REFUSED_PUBLICATIONS] += 1
 
     def close(self) -> None:
         """Start nothing more."""

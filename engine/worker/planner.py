@@ -1,17 +1,19 @@
-"""The scheduler's half: looks prefixes up, orders loads and publications, attests what was really loaded.
+"""The scheduler's half: looks prefixes up, orders loads and publications, attests what was really done.
 
 It runs in vLLM's engine core; an exception there ends the worker, so `engine.worker.connector` guards it.
 Requests without our parameters or without a salt touch no store.
 """
 
 import logging
+from collections.abc import Callable
 from typing import Any, Final
 
 from engine.proof.prefix import ROOT_HASH
-from engine.store.directory import Match, PrefixStore
-from engine.wire import RequestParams, WireInvalid
+from engine.store.directory import Match, PrefixStore, TenantBlocks
+from engine.wire import AnswerParams, RequestParams, WireInvalid
 from engine.worker import clock
-from engine.worker.attest import Attestor, PrefillFacts
+from engine.worker.attest import Attestor
+from engine.worker.journal import Journal
 from engine.worker.messages import BlockJob, StepOrders, StepReport
 from engine.worker.patience import Patience, answer
 from engine.worker.tracked import Lookup, Tracked
@@ -26,16 +28,21 @@ class Planner:
     """Scheduler side of the connector.
 
     Args:
-        store: the prefix store.
-        attestor: signs prefills; it knows the namespace and the tokens of a block.
+        store: the prefix store; None: nothing is looked up and nothing published.
+        attestor: signs what was done; it knows the namespace and the tokens of a block.
+        journal: keeps all that is attested.
+
+    ``unattested`` counts what was neither signed nor kept; `Journal.lost` what no disk would take.
     """
 
-    def __init__(self, store: PrefixStore, attestor: Attestor) -> None:
+    def __init__(self, store: PrefixStore | None, attestor: Attestor, journal: Journal) -> None:
         self._store = store
         self._attestor = attestor
+        self.journal = journal
         self._block_tokens = attestor.block_tokens
         self._tracked: dict[str, Tracked] = {}
         self._loads: list[BlockJob] = []
+        self.unattested = 0
         self._patience = Patience("kvitto-lookup", threads=4)
 
     def add(self, request: Any) -> None:
@@ -44,6 +51,8 @@ class Planner:
             return
         try:
             params = RequestParams.from_params(request.kv_transfer_params)
+            if params.output_from >= request.num_prompt_tokens:
+                raise WireInvalid(f"{params.output_from} tokens of output leave no prompt")  # noqa: TRY301 -- as the wire would
         except WireInvalid as error:
             _LOG.warning("request %s: %s", request.request_id, error)
             return
@@ -60,13 +69,28 @@ class Planner:
         found = self._answer(tracked.lookup, now_s)
         return None if found is None else found.blocks * self._block_tokens
 
+    def foresee(self, request: Any, device_tokens: int) -> int:
+        """Tokens of a waiting request that device and store hold, as far as is known now; never waits.
+
+        The first call asks the store, so that the answer of `match` is there when it is needed.
+        """
+        tracked = self._tracked.get(request.request_id)
+        if tracked is None:
+            return device_tokens
+        if tracked.lookup is None:
+            tracked.lookup = self._ask(tracked, device_tokens, clock.monotonic_s())
+        lookup = tracked.lookup
+        if lookup.match is None and lookup.future is not None and lookup.future.done():
+            lookup.match = answer(lookup.future, 0, Match(0))
+        found = 0 if lookup.match is None else lookup.match.blocks
+        return max(device_tokens, lookup.device_tokens + found * self._block_tokens)
+
     def _ask(self, tracked: Tracked, device_tokens: int, now_s: float) -> Lookup:
         if tracked.lookup is not None:
             self._release(tracked.lookup.match)
-        wanted = tracked.wanted(device_tokens, self._block_tokens)
-        if not wanted or tracked.load_failed:
+        wanted, blocks = tracked.wanted(device_tokens, self._block_tokens), self._blocks_of(tracked)
+        if blocks is None or not wanted or tracked.load_failed:
             return Lookup(device_tokens, now_s, None, Match(0))
-        blocks = self._blocks_of(tracked)
         return Lookup(device_tokens, now_s, self._patience.start(lambda: blocks.hold(wanted)))
 
     def _answer(self, lookup: Lookup, now_s: float) -> Match | None:
@@ -111,8 +135,8 @@ class Planner:
         """Loads that were admitted and blocks that this step completes."""
         loads, self._loads = self._loads, []
         orders = StepOrders(loads=loads)
-        if scheduler_output.has_sync_kv_loads:
-            return orders  # never ours; a step over unproven blocks must not publish what it computes
+        if self._store is None or scheduler_output.has_sync_kv_loads:
+            return orders  # sync loads are never ours; over unproven blocks nothing may be published
         for request_id, scheduled_tokens in scheduler_output.num_scheduled_tokens.items():
             tracked = self._tracked.get(request_id)
             if tracked is None:
@@ -142,41 +166,70 @@ class Planner:
             if tracked is not None:
                 tracked.published_blocks = min(tracked.published_blocks, index)
 
+    def attest_computed(self) -> None:
+        """Attest the prompts of requests that go on decoding here, when their first token was drawn."""
+        for tracked in self._tracked.values():
+            if tracked.decodes and tracked.computed:
+                self._attest_prefill(tracked)
+
     def finish(self, request: Any) -> dict[str, Any] | None:
-        """Forget a request; the parameters of its answer, if it attests."""
+        """Forget a request, however it ended; the parameters of its answer, if it attests a prefill."""
         tracked = self._tracked.pop(request.request_id, None)
-        if tracked is not None:
-            self._release(tracked.pinned)
-            self._release(tracked.lookup.match if tracked.lookup is not None else None)
-        if tracked is None or not tracked.attests or request.num_output_tokens == 0:
+        if tracked is None:
             return None
-        blocks = self._blocks_of(tracked)
-        full = request.num_prompt_tokens // self._block_tokens
-        hashes = list(request.block_hashes[:full])
-        kept_as = tracked.params.retention_class
-        promised = self._patience.ask(lambda: blocks.keep(hashes, kept_as), _PROMISE_WAIT_S, None)
-        facts = PrefillFacts(
-            prompt_ids=request.prompt_token_ids,
-            hit_device_tokens=tracked.hit_device_tokens,
-            hit_store_tokens=tracked.hit_store_tokens,
-            promised_until=promised,
-            owed_tokens=self._owed_tokens(tracked),
-        )
+        self._release(tracked.pinned)
+        self._release(tracked.lookup.match if tracked.lookup is not None else None)
+        self._attest_prefill(tracked)
+        if tracked.decodes:
+            facts = tracked.decode_facts()
+            self._attest(tracked, lambda: self._attestor.decode(tracked.params, facts))
+        return tracked.answer.to_params() if tracked.answer is not None else None
+
+    def _attest_prefill(self, tracked: Tracked) -> None:
+        """Attest a prefill, if it has one and that is not done."""
+        if not tracked.prefill_due:
+            return
+        tracked.prefill_due = False
+        owed_tokens, promised_until = 0, None
+        if tracked.computed:
+            owed_tokens, promised_until = self._owed_tokens(tracked), self._promised_until(tracked)
+        facts = tracked.prefill_facts(self._block_tokens, owed_tokens, promised_until)
+        tracked.answer = self._attest(tracked, lambda: self._attestor.prefill(tracked.params, facts))
         _LOG.info(
-            "prefill %s: prompt %d, device hit %d, store hit %d, owed %d",
+            "prefill %s: prompt %d, device hit %d, store hit %d, owed %d%s",
             tracked.params.request_id,
-            request.num_prompt_tokens,
+            len(facts.prompt_ids),
             facts.hit_device_tokens,
             facts.hit_store_tokens,
             facts.owed_tokens,
+            "" if facts.computed else ", not computed",
         )
-        return self._attestor.attest(tracked.params, facts).to_params()
+
+    def _attest(self, tracked: Tracked, sign: Callable[[], str]) -> AnswerParams | None:
+        """Sign and keep. What fails here is counted and logged, and fails no request."""
+        try:
+            attested = AnswerParams(sign(), self._attestor.certificate)
+            self.journal.append(attested.attestation, attested.certificate)
+        except Exception:
+            self.unattested += 1
+            _LOG.exception("request %s is not attested", tracked.params.request_id)
+            return None
+        return attested
+
+    def _promised_until(self, tracked: Tracked) -> int | None:
+        blocks = self._blocks_of(tracked)
+        if blocks is None:
+            return None
+        hashes = list(tracked.request.block_hashes[: len(tracked.prompt_ids) // self._block_tokens])
+        kept_as = tracked.params.retention_class
+        return self._patience.ask(lambda: blocks.keep(hashes, kept_as), _PROMISE_WAIT_S, None)
 
     def _ask_owed(self, tracked: Tracked) -> None:
         """A load brought less than was found: are the rest owed (went early) or a miss (corrupt, lost)?"""
         hit_tokens = tracked.hit_device_tokens + tracked.hit_store_tokens
         rest, blocks = tracked.wanted(hit_tokens, self._block_tokens), self._blocks_of(tracked)
-        tracked.owed_late = self._patience.start(lambda: blocks.owed(rest))
+        if blocks is not None:
+            tracked.owed_late = self._patience.start(lambda: blocks.owed(rest))
 
     def _owed_tokens(self, tracked: Tracked) -> int:
         if tracked.owed_late is not None:
@@ -186,10 +239,15 @@ class Planner:
         return tracked.owed_tokens if loaded else 0
 
     def close(self) -> None:
-        """Ask nothing more."""
+        """Attest what has not ended as aborted, and ask nothing more."""
+        for tracked in list(self._tracked.values()):
+            self.finish(tracked.request)
+        self.journal.close()
         self._patience.close()
 
-    def _blocks_of(self, tracked: Tracked) -> Any:
+    def _blocks_of(self, tracked: Tracked) -> TenantBlocks | None:
+        if self._store is None:
+            return None
         return self._store.namespace(self._attestor.namespace, tracked.params.tenant)
 
     def _job(self, tracked: Tracked, block_ids: list[int], first: int, end: int) -> BlockJob:

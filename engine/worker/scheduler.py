@@ -3,14 +3,17 @@
 *The tail.* What is behind a prompt's last full block is a step of its own. A warm prompt loads its full
 blocks and computes the tail. A cold one would compute the tail in the middle of a larger chunk, whose matrix
 products round differently, and greedy answers could part at a near tie. Split here, cold, warm and handed-off
-prompts run the same last step over the same bytes. It costs a cold prompt one small step.
+prompts run the same last step over the same bytes. It costs a cold prompt one small step. Output that another
+worker has generated is behind the prompt's end in steps of its own: a single token runs as decode runs it.
 
 *The pace*, where the worker's spec has a step budget. Once a step the queues are put in the policy's order,
-and chunks are cut to the time that is left (`engine.worker.pacer`). What fails in it is counted and logged,
-and the step is vLLM's own: an exception here would end the engine for every request.
+and chunks are cut to the time that is left (`engine.worker.pacer`). A waiting prompt counts as what it will
+have to compute once its blocks are loaded. What fails in it is counted and logged, and the step is vLLM's
+own: an exception here would end the engine for every request.
 """
 
 import logging
+import math
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -22,9 +25,10 @@ from vllm.v1.request import RequestStatus
 
 from engine.cost import Work
 from engine.policy import Prompt
-from engine.wire import TENANT
+from engine.wire import OUTPUT_FROM, TENANT, WEIGHT
 from engine.worker import clock
-from engine.worker.pacer import PACE_CONFIG, Pacer, StepPlan
+from engine.worker.pacer import PACE_CONFIG, Pacer, Step, StepPlan
+from engine.worker.reported import ReportedMixin
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.scheduler import Scheduler as _Base
@@ -36,11 +40,21 @@ _MEASURES_MAX: Final = 64
 Result = TypeVar("Result")
 
 
-def split_tail(computed_tokens: int, chunk_tokens: int, total_tokens: int, block_tokens: int) -> int:
-    """The chunk, cut at the last block boundary that leaves a token to compute; never cut to nothing."""
-    boundary = (total_tokens - 1) // block_tokens * block_tokens
-    crosses = computed_tokens < boundary < computed_tokens + chunk_tokens
-    return boundary - computed_tokens if crosses else chunk_tokens
+def split_tail(
+    computed_tokens: int, chunk_tokens: int, prompt_tokens: int, total_tokens: int, block_tokens: int
+) -> int:
+    """The chunk, cut where a step has to end: there may be one behind it; never cut to nothing.
+
+    Args:
+        computed_tokens: what is computed before the chunk.
+        chunk_tokens: the chunk that was wanted.
+        prompt_tokens: what the client sent; a step ends there, and at the last full block that leaves one.
+        total_tokens: with what was generated since; a step ends at the last full block that leaves one.
+        block_tokens: tokens of a block.
+    """
+    ends = [(tokens - 1) // block_tokens * block_tokens for tokens in (prompt_tokens, total_tokens)]
+    cuts = [end - computed_tokens for end in (*ends, prompt_tokens) if end > computed_tokens]
+    return min([chunk_tokens, *cuts])
 
 
 class PacedMixin(_Base):  # type: ignore[misc]  # vllm is untyped here
@@ -51,7 +65,7 @@ class PacedMixin(_Base):  # type: ignore[misc]  # vllm is untyped here
         self.policy_faults = 0
         self._plan: StepPlan | None = None
         self._held_back: list[Any] = []
-        self._measures: dict[int, tuple[Work, int, float]] = {}
+        self._measures: dict[int, tuple[Step, float]] = {}
         self._ended_s = 0.0
         self._pacer: Pacer | None = self._guarded(self._make_pacer, None)
 
@@ -93,7 +107,8 @@ class PacedMixin(_Base):  # type: ignore[misc]  # vllm is untyped here
                 lambda: plan.chunk(name, num_computed_tokens, num_new_tokens), num_new_tokens
             )
         chunk = super()._reserve_prefill_lookahead(request, num_computed_tokens, chunk)
-        chunk = split_tail(num_computed_tokens, chunk, request.num_tokens, self.block_size)
+        prompt_tokens = request.num_prompt_tokens - _output_from(request)
+        chunk = split_tail(num_computed_tokens, chunk, prompt_tokens, request.num_tokens, self.block_size)
         if plan is not None:
             self._guarded(lambda: plan.budget.spend(num_computed_tokens, chunk), None)
         return chunk
@@ -132,8 +147,9 @@ class PacedMixin(_Base):  # type: ignore[misc]  # vllm is untyped here
         for request in self.running:
             if not _is_prompt(request, request.num_computed_tokens):
                 decode += Work.chunk(request.num_computed_tokens, 1)
-        placed = _prompts([*running, *holding])
-        plan = pacer.plan(placed, _prompts(waiting), decode, self.max_num_scheduled_tokens)
+        placed = [_prompt(request, request.num_computed_tokens) for request in (*running, *holding)]
+        queued = [self._queued(request) for request in waiting]
+        plan = pacer.plan(placed, queued, decode, self.max_num_scheduled_tokens)
         held_back = [request for request in holding if plan.placed[request.request_id] == 0]
         ordered = _in_order(self.waiting, plan)
         kept = [
@@ -145,6 +161,15 @@ class PacedMixin(_Base):  # type: ignore[misc]  # vllm is untyped here
         for queue, requests in ((self.waiting, ordered), (self.kv_holding_waiting, kept)):
             queue.clear()
             queue.extend(requests)
+
+    def _queued(self, request: Any) -> Prompt:
+        """A waiting prompt, less what device and store hold of it; the store answers a little later."""
+        if request.num_computed_tokens:
+            return _prompt(request, request.num_computed_tokens)
+        device_tokens = self._get_local_prefix_cache_hit(request)[1]
+        planner = getattr(self.connector, "planner", None)
+        tokens = device_tokens if planner is None else planner.foresee(request, device_tokens)
+        return _prompt(request, tokens, loads=tokens > device_tokens)
 
     def _ready(self, queue: Iterable[Any]) -> list[Any]:
         """Requests of a queue that vLLM would take now."""
@@ -168,7 +193,8 @@ class PacedMixin(_Base):  # type: ignore[misc]  # vllm is untyped here
         if len(self._measures) >= _MEASURES_MAX:
             self._measures.clear()  # vLLM has dropped steps without an answer
         if work:
-            self._measures[id(output)] = sum(work.values(), Work()), largest, started_s
+            least_s = 0.0 if self._plan is None else self._plan.least_s
+            self._measures[id(output)] = Step(sum(work.values(), Work()), largest, least_s), started_s
 
     def _measure(self, pacer: Pacer, output: Any) -> None:
         """A step runs from its decision, or from the end of the one before if that was still running then."""
@@ -176,16 +202,22 @@ class PacedMixin(_Base):  # type: ignore[misc]  # vllm is untyped here
         self._ended_s = now_s
         measure = self._measures.pop(id(output), None)
         if measure is not None:
-            work, largest, started_s = measure
-            pacer.measured(work, largest, now_s - max(started_s, last_s))
+            step, started_s = measure
+            pacer.measured(step, now_s - max(started_s, last_s))
 
 
-class TailScheduler(PacedMixin, Scheduler):  # type: ignore[misc]  # vllm is untyped here
+class TailScheduler(ReportedMixin, PacedMixin, Scheduler):  # type: ignore[misc]  # vllm is untyped here
     """For platforms whose steps do not overlap (CPU)."""
 
 
-class AsyncTailScheduler(PacedMixin, AsyncScheduler):  # type: ignore[misc]  # vllm is untyped here
+class AsyncTailScheduler(ReportedMixin, PacedMixin, AsyncScheduler):  # type: ignore[misc]  # vllm is untyped here
     """For accelerators, where the next step is decided while one is running."""
+
+
+def tail_scheduler(vllm_config: Any, *args: Any, **kwargs: Any) -> Any:
+    """The scheduler for vLLM's configuration, which turns overlapping steps off where there are none."""
+    overlapping = vllm_config.scheduler_config.async_scheduling
+    return (AsyncTailScheduler if overlapping else TailScheduler)(vllm_config, *args, **kwargs)
 
 
 def _is_prompt(request: Any, computed_tokens: int) -> bool:
@@ -193,22 +225,39 @@ def _is_prompt(request: Any, computed_tokens: int) -> bool:
     return bool(request.num_tokens - computed_tokens > 1) and not request.has_encoder_inputs
 
 
-def _prompts(requests: Iterable[Any]) -> list[Prompt]:
-    return [
-        Prompt(
-            request_id=request.request_id,
-            tenant=_tenant(request),
-            arrived_s=request.arrival_time,
-            computed_tokens=min(request.num_computed_tokens, request.num_tokens - 1),
-            total_tokens=request.num_tokens,
-        )
-        for request in requests
-    ]
+def _prompt(request: Any, computed_tokens: int, loads: bool = False) -> Prompt:
+    return Prompt(
+        request_id=request.request_id,
+        tenant=_tenant(request),
+        arrived_s=request.arrival_time,
+        computed_tokens=min(computed_tokens, request.num_tokens - 1),
+        total_tokens=request.num_tokens,
+        weight=_weight(request),
+        loads=loads,
+    )
+
+
+# Requests that are nobody's come here as well: what cannot be counts as not said.
+
+
+def _params(request: Any) -> dict[str, Any]:
+    return request.kv_transfer_params or {}
 
 
 def _tenant(request: Any) -> str:
     """The tenant that the cluster names; a request of nobody's is of its salt's."""
-    return str((request.kv_transfer_params or {}).get(TENANT) or request.cache_salt or "")
+    return str(_params(request).get(TENANT) or request.cache_salt or "")
+
+
+def _weight(request: Any) -> float:
+    weight = _params(request).get(WEIGHT)
+    return float(weight) if isinstance(weight, int | float) and 0 < weight < math.inf else 1.0
+
+
+def _output_from(request: Any) -> int:
+    """How many of the tokens that were sent others have generated."""
+    tokens = _params(request).get(OUTPUT_FROM)
+    return tokens if isinstance(tokens, int) and 0 <= tokens < request.num_prompt_tokens else 0
 
 
 def _in_order(queue: Iterable[Any], plan: StepPlan) -> list[Any]:

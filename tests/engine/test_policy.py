@@ -50,8 +50,8 @@ class Simulated:
             self.fair.charge(tenant, seconds)
         return chunks
 
-    def add(self, name: str, tokens: int, tenant: str = "a") -> Prompt:
-        prompt = Prompt(name, tenant, self.now_s, 0, tokens)
+    def add(self, name: str, tokens: int, tenant: str = "a", weight: float = 1.0) -> Prompt:
+        prompt = Prompt(name, tenant, self.now_s, 0, tokens, weight)
         self.prompts.append(prompt)
         return prompt
 
@@ -129,15 +129,15 @@ def test_a_long_prompt_under_a_stream_of_short_ones_is_not_starved() -> None:
 def test_a_burst_delays_another_tenants_prompt_by_its_share_and_one_step(
     weights: dict[str, float], bursts: list[int], tokens: int, warm_steps: int
 ) -> None:
-    worker = Simulated(FairOrder(weights))
+    worker = Simulated()
     others, last = sorted(weights)[:-1], max(weights)
     for tenant in others:
         for index, count in enumerate(bursts):
-            worker.add(f"{tenant}-{index}", count, tenant)
+            worker.add(f"{tenant}-{index}", count, tenant, weights[tenant])
     for _ in range(warm_steps):
         worker.step()
     del worker.served[:]
-    mine = worker.add("mine", tokens, last)
+    mine = worker.add("mine", tokens, last, weights[last])
     cost_s = LAW.work_s(mine.remaining)
     while "mine" not in worker.finished_s:
         worker.step()
@@ -158,6 +158,24 @@ def test_backlogged_tenants_are_served_alike(tokens: list[tuple[str, int]]) -> N
         worker.step()
         for tenant, seconds in worker.served[-1].items():
             got[tenant] += seconds
+
+
+def test_the_weight_that_came_last_counts() -> None:
+    fair = FairOrder()
+    first, second = Prompt("1", "a", 0.0, 0, 2000, weight=4.0), Prompt("2", "a", 1.0, 0, 2000, weight=0.5)
+    other = Prompt("3", "b", 0.0, 0, 2000)
+    fair.order([second, first, other], LAW, STEP_S)
+    fair.charge("a", 1.0)
+    fair.charge("b", 1.5)
+    assert fair.order([second, first, other], LAW, STEP_S)[0] is other, "1 s at half the weight are 2 s"
+
+
+def test_a_prompt_whose_blocks_are_stored_goes_by_what_is_left_and_takes_no_chunk() -> None:
+    warm, cold = Prompt("warm", "a", 0.0, 1984, 2000, loads=True), Prompt("cold", "a", 0.0, 0, 200)
+    ordered = FairOrder().order([cold, warm], LAW, STEP_S)
+    assert names(ordered) == ["warm", "cold"]
+    chunks = share_step(ordered, StepBudget.of(LAW, STEP_S, 512, Work()))
+    assert list(chunks) == ["cold"]
 
 
 def test_a_tenant_saves_nothing_up_by_being_idle() -> None:

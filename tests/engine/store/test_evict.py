@@ -1,5 +1,6 @@
 """Who goes first, what stays, and what is kept of a promise when there is no room."""
 
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.proof.prefix import ROOT_HASH
-from engine.store import block
+from engine.store import block, operate
 from engine.store.directory import Loaded, Match, PrefixStore, Published
 from engine.store.namespace import Namespace
 from engine.store.pin import LEASE_S
@@ -140,7 +141,7 @@ def test_an_owed_block_stored_again_evicts_no_promise(house: House) -> None:
     for block_hash in (first, second, third):
         publish(store, [block_hash])
         house.clock.at_s += 10
-    assert publish(store, [first]) == [Published.FULL]
+    assert publish(store, [first]) == [Published.OWED_WITHOUT_ROOM]
     assert there(store, [first, second, third]) == [second, third]
     roomier = house.store(quota_blocks=3)
     assert publish(roomier, [first]) == [Published.WRITTEN]
@@ -253,21 +254,70 @@ def test_what_is_written_while_a_sweep_walks_is_counted(house: House) -> None:
         while late:
             publish(store, late.pop())
 
-    store.evictor.enforce(meanwhile)
+    store.sweep(house.clock.at_s, meanwhile)
     for first in range(5, 9):
         house.clock.at_s += 1
         publish(store, chain(1, first))
     assert len(there(store, [chain(1, first)[0] for first in range(1, 9)])) == 4
 
 
-def test_a_sweep_makes_several_writers_keep_one_quota(house: House) -> None:
+def test_several_writers_keep_one_quota_between_two_sweeps(house: House) -> None:
     writers = [house.store(quota_blocks=3) for _ in range(3)]
     for writer in writers:
-        writer.sweep(house.clock.at_s)  # each believes the directory is empty
+        writer.sweep(house.clock.at_s)
     for index, writer in enumerate(writers):
+        house.clock.at_s += 1
         publish(writer, chain(3, index + 1))
-    assert writers[0].sweep(house.clock.at_s).evicted == 6
-    assert sum(len(there(writers[0], chain(3, index + 1))) for index in range(3)) == 3
+        assert sum(len(there(writer, chain(3, first))) for first in (1, 2, 3)) == 3
+    assert there(writers[0], chain(3, 3)) == chain(3, 3)
+    assert writers[0].sweep(house.clock.at_s).evicted == 0
+
+
+def test_several_writers_promise_a_tenant_no_more_than_its_quota(house: House) -> None:
+    writers = [house.store(tenant_blocks=3) for _ in range(3)]
+    for index, writer in enumerate(writers):
+        publish(writer, chain(2, index + 1))
+    promised = [writers[0].namespace(NAMESPACE, "ten_a").promised_until([each]) for each in chain(2, 2)]
+    assert promised == [START_S + CHAT_S, None]
+    assert operate.stat(house.root, house.clock.at_s).tenants["ten_a"].promised_blocks == 3
+
+
+def test_a_sweep_with_a_smaller_quota_evicts_down_to_it(house: House) -> None:
+    publish(house.store(), chain(6))
+    assert house.store(quota_blocks=2).sweep(house.clock.at_s).evicted == 4
+    assert there(house.store(), chain(6)) == chain(2)
+
+
+def test_a_lost_census_is_counted_again(house: House) -> None:
+    store = house.store(quota_blocks=3)
+    publish(store, chain(3))
+    shutil.rmtree(house.root / "census")
+    house.clock.at_s += 1
+    assert publish(store, chain(1, 9)) == [Published.WRITTEN]
+    assert there(store, chain(3)) == chain(2)
+
+
+def test_a_census_full_of_nonsense_evicts_nothing_that_it_should_not(house: House) -> None:
+    store = house.store(quota_blocks=3)
+    publish(store, chain(2))
+    for file in (house.root / "census").iterdir():
+        file.write_text("nonsense\n1 2 3\n")
+    assert publish(house.store(quota_blocks=3), chain(1, 9)) == [Published.WRITTEN]
+    assert there(store, chain(2)) == chain(2)
+
+
+def test_what_an_operator_removed_makes_room_at_once(house: House) -> None:
+    store = house.store(quota_blocks=2)
+    publish(store, chain(1, 1), tenant="ten_b")
+    publish(store, chain(1, 2))
+    operate.erase(house.root, "ten_b")
+    assert publish(store, chain(1, 3)) == [Published.WRITTEN]
+    store.namespace(NAMESPACE, "ten_a").path(chain(1, 3)[0]).unlink()
+    house.clock.at_s += 1
+    assert publish(store, chain(1, 4)) == [Published.WRITTEN]
+    house.clock.at_s += 1
+    publish(store, chain(2, 5))
+    assert there(store, [chain(1, first)[0] for first in (2, 4)] + chain(2, 5)) == chain(2, 5)
 
 
 def test_an_upgrade_keeps_owing_what_the_old_engine_had_promised(house: House) -> None:
@@ -400,21 +450,21 @@ def test_whatever_happens_quotas_parents_and_promises_are_kept(
 
 @settings(deadline=None, max_examples=60)
 @given(STEPS)
-def test_two_workers_on_one_directory_break_no_promise_without_owing_it(
+def test_two_workers_on_one_directory_keep_its_quotas_and_owe_what_they_break(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int, str, str, int, int]]
 ) -> None:
     house = House(tmp_path_factory.mktemp("store"))
-    stores = [house.store(QUOTA_BLOCKS), house.store(QUOTA_BLOCKS)]
+    stores = [house.store(QUOTA_BLOCKS, TENANT_BLOCKS), house.store(QUOTA_BLOCKS, TENANT_BLOCKS)]
     before = Observed(house.root, house.clock.at_s)
     for step in steps:
         acted_at_s = house.clock.at_s
         take(step, stores, house)
         seen = Observed(house.root, acted_at_s)
+        assert seen.used_bytes <= QUOTA_BLOCKS * FILE_BYTES
+        assert all(seen.bytes_of[tenant] <= TENANT_BLOCKS * FILE_BYTES for tenant in TENANTS)
         for key, ends_s in before.guaranteed.items():
             assert ends_s <= acted_at_s or seen.guaranteed.get(key, 0) >= ends_s
         before = seen
-    stores[0].sweep(house.clock.at_s)
-    assert Observed(house.root, house.clock.at_s).used_bytes <= QUOTA_BLOCKS * FILE_BYTES
 
 
 @settings(deadline=None, max_examples=60)

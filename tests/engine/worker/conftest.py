@@ -1,6 +1,7 @@
 """Two real vLLM workers over Unix sockets, as the stack starts them, and a client that is only HTTP."""
 
 import contextlib
+import dataclasses
 import http.client
 import json
 import os
@@ -10,7 +11,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -22,11 +23,14 @@ import tokenizers
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from engine import wire
+from engine.mac import MAC_HEADER, call_mac
 from engine.proof import signed
-from engine.proof.attestation import PrefillAttestation
+from engine.proof.attestation import Attestation, DecodeAttestation, PrefillAttestation, read_attestation
 from engine.proof.certificate import DeploymentKey, worker_ring
 from engine.shapes.render import worker_command
 from engine.shapes.shape import Role, WorkerSpec, default_cores
+from engine.worker import clock
+from engine.worker.journal import JournalReader
 
 ROOT = Path(__file__).resolve().parents[3]
 TENANT = "ten_0123456789abcdef01234567"
@@ -54,12 +58,23 @@ class Ask:
     tenant: str = TENANT
     with_params: bool = True
     sampling: dict[str, Any] = field(default_factory=dict)
+    output_from: int = 0
+    first_token: bool = False
     request_id: str = field(default_factory=lambda: secrets.token_hex(12))
     nonce: bytes = field(default_factory=lambda: secrets.token_bytes(32))
 
     def body(self, stream: bool) -> dict[str, Any]:
         params = wire.RequestParams(
-            self.request_id, 0, self.stage, "chat", self.nonce, "a memo", self.tenant, "scope"
+            request_id=self.request_id,
+            attempt=0,
+            stage=self.stage,
+            retention_class="chat",
+            nonce=self.nonce,
+            memo="a memo",
+            tenant=self.tenant,
+            scope_digest="scope",
+            output_from=self.output_from,
+            first_token=self.first_token,
         )
         body: dict[str, Any] = {
             "request_id": self.request_id,
@@ -128,16 +143,28 @@ class Worker:
                 wait_a_little(self.process)
 
     def get(self, path: str) -> tuple[int, bytes]:
-        with contextlib.closing(UnixConnection(self.spec.socket, 5)) as connection:
-            connection.request("GET", path)
+        with contextlib.closing(UnixConnection(self.spec.socket, 10)) as connection:
+            connection.request("GET", path, headers=self._signature("GET", path, b""))
             response = connection.getresponse()
             return response.status, response.read()
 
     def post(self, path: str, body: dict[str, Any]) -> http.client.HTTPResponse:
         connection = UnixConnection(self.spec.socket, 60)
+        content = json.dumps(body).encode()
         headers = {"content-type": "application/json", "connection": "close"}
-        connection.request("POST", path, json.dumps(body), headers)
+        connection.request("POST", path, content, headers | self._signature("POST", path, content))
         return connection.getresponse()
+
+    def stranger(self) -> Self:
+        """A client of the same worker that does not know the secret."""
+        spec = dataclasses.replace(self.spec, call_secret_file=None)
+        return type(self)(spec, self._deployment, self.log)
+
+    def _signature(self, method: str, path: str, content: bytes) -> dict[str, str]:
+        if self.spec.call_secret_file is None:
+            return {}
+        secret = bytes.fromhex(self.spec.call_secret_file.read_text())
+        return {MAC_HEADER: call_mac(secret, method, path, content, clock.now_s())}
 
     def ask(self, ask: Ask) -> Answer:
         response = self.post(wire.GENERATE_PATH, ask.body(stream=False))
@@ -151,6 +178,23 @@ class Worker:
 
     def stream(self, ask: Ask) -> http.client.HTTPResponse:
         return self.post(wire.GENERATE_PATH, ask.body(stream=True))
+
+    def journalled(self, ask: Ask) -> list[Attestation]:
+        """What the worker has attested of one request by now, in order."""
+        lines = JournalReader(self.spec.journal_dir).lines(0, 100_000)
+        ring = worker_ring({line.certificate for line in lines}, self._deployment.public)
+        attested = [read_attestation(line.attestation, ring) for line in lines]
+        return [attestation for attestation in attested if attestation.request_id == ask.request_id]
+
+    def decoded(self, ask: Ask) -> DecodeAttestation:
+        """What the worker attests of one decode, which may still be running."""
+        deadline = time.monotonic() + 30
+        while True:
+            for attestation in self.journalled(ask):
+                if isinstance(attestation, DecodeAttestation):
+                    return attestation
+            assert time.monotonic() < deadline, "never attested"
+            wait_a_little(self.process)
 
     def running(self) -> float:
         """Requests that vLLM has running, by its own metrics."""
@@ -187,6 +231,11 @@ def chunks(response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
             return
         if text.startswith("data: "):
             yield json.loads(text[6:])
+
+
+def tokens_of(events: Iterable[dict[str, Any]]) -> list[int]:
+    """Token ids that events of a stream bring."""
+    return [token for event in events for choice in event["choices"] for token in choice["token_ids"]]
 
 
 @dataclass(frozen=True)

@@ -3,106 +3,29 @@
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.proof.attestation import PrefillAttestation
-from engine.proof.certificate import DeploymentKey, worker_ring
-from engine.proof.prefix import block_hashes
-from engine.store.block import Term
 from engine.store.directory import Match, PrefixStore
-from engine.store.places import Place, Removed, Remover
-from engine.store.tombstone import Reason
-from engine.wire import AnswerParams, RequestParams
 from engine.worker import clock
-from engine.worker.attest import Attestor
 from engine.worker.messages import StepReport
 from engine.worker.planner import Planner
-from engine.worker.scheduler import split_tail
 
-NAMESPACE = "ab" * 32
-SALT = "salt"
-DEPLOYMENT = DeploymentKey.generate()
-KEY = Ed25519PrivateKey.generate()
-CERTIFICATE = DEPLOYMENT.certify("prefill-0", KEY.public_key(), 1)
-
-
-@dataclass
-class Request:
-    """As much of a vLLM request as the planner reads."""
-
-    prompt_token_ids: list[int]
-    request_id: str = "engine-id"
-    stage: Any = "prefill"
-    cache_salt: str | None = SALT
-    num_preemptions: int = 0
-    num_computed_tokens: int = 0
-    num_output_tokens: int = 0
-    known: int = 0
-    kv_transfer_params: dict[str, Any] | None = field(init=False)
-
-    def __post_init__(self) -> None:
-        params = RequestParams("ours", 0, self.stage, "chat", bytes(32), "memo", "ten_a")
-        self.kv_transfer_params = params.to_params()
-
-    @property
-    def num_prompt_tokens(self) -> int:
-        return len(self.prompt_token_ids)
-
-    @property
-    def num_tokens(self) -> int:
-        return self.num_prompt_tokens + self.num_output_tokens
-
-    @property
-    def block_hashes(self) -> list[bytes]:
-        return block_hashes([*self.prompt_token_ids, *range(self.num_output_tokens)], SALT)
-
-
-def step(request: Request, scheduled: int, sync: bool = False) -> Any:
-    rows = SimpleNamespace(get_block_ids=lambda _: (list(range(100, 200)),))
-    return SimpleNamespace(
-        has_sync_kv_loads=sync,
-        num_scheduled_tokens={request.request_id: scheduled},
-        kv_connector_block_state=rows,
-    )
-
-
-def asked(planner: Planner, request: Request, device_tokens: int = 0) -> int:
-    """Ask as the scheduler does: again in the next step while the answer is not there."""
-    for _ in range(1000):
-        tokens = planner.match(request, device_tokens)
-        if tokens is not None:
-            return tokens
-    raise AssertionError("never answered")
-
-
-def attested(planner: Planner, request: Request) -> PrefillAttestation:
-    request.num_output_tokens = 1
-    answer = AnswerParams.from_params(planner.finish(request))
-    return PrefillAttestation.verify(answer.attestation, worker_ring([CERTIFICATE], DEPLOYMENT.public))
+from .vllm_double import NAMESPACE, Request, asked, attested, break_promise, keep, planner_of, step
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> PrefixStore:
-    return PrefixStore(tmp_path, clock.now_s)
+    return PrefixStore(tmp_path / "store", clock.now_s)
 
 
 @pytest.fixture
-def planner(store: PrefixStore) -> Planner:
-    return Planner(store, Attestor("prefill-0", KEY, CERTIFICATE, NAMESPACE, 64))
-
-
-def keep(store: PrefixStore, hashes: Sequence[bytes]) -> None:
-    blocks = store.namespace(NAMESPACE, "ten_a")
-    for block_hash in hashes:
-        blocks.publish(block_hash, [memoryview(b"kv")], "chat")
+def planner(store: PrefixStore, tmp_path: Path) -> Planner:
+    return planner_of(store, tmp_path / "journal")
 
 
 @pytest.mark.parametrize(("prompt", "hit"), [(640, 576), (641, 640), (64, 0), (65, 64), (1, 0)])
@@ -238,15 +161,6 @@ def test_a_promise_covers_every_full_block_of_the_prompt(store: PrefixStore, pla
         assert (promised is not None) == (request is whole)
 
 
-def break_promise(store: PrefixStore, block_hash: bytes) -> None:
-    """As the deployment's quota does: the block goes, a tombstone stays."""
-    place = Place(store.root, NAMESPACE, "ten_a")
-    term = Term.of(place.path(block_hash).stat())
-    remover = Remover(store.pins, clock.now_s)
-    done = remover.remove(place, block_hash, term, store.tombstones(place), Reason.QUOTA)
-    assert done is Removed.REMOVED
-
-
 def pins(store: PrefixStore) -> list[Path]:
     return list(store.root.glob("pins/*.pin"))
 
@@ -349,7 +263,7 @@ def test_hit_and_owed_never_reach_the_prompt_and_owed_is_only_what_was_promised(
     tmp_path_factory: pytest.TempPathFactory, prompt: int, states: list[str], device: int, lost: int
 ) -> None:
     store = PrefixStore(tmp_path_factory.mktemp("store"), clock.now_s)
-    planner = Planner(store, Attestor("prefill-0", KEY, CERTIFICATE, NAMESPACE, 64))
+    planner = planner_of(store, tmp_path_factory.mktemp("journal"))
     request = Request(list(range(prompt)))
     for block_hash, state in zip(request.block_hashes, states, strict=False):
         if state != "missing":
@@ -391,9 +305,9 @@ class StuckStore:
         return self.blocks
 
 
-def test_a_disk_that_does_not_answer_holds_back_its_request_and_no_step() -> None:
+def test_a_disk_that_does_not_answer_holds_back_its_request_and_no_step(tmp_path: Path) -> None:
     store: Any = StuckStore()
-    planner = Planner(store, Attestor("prefill-0", KEY, CERTIFICATE, NAMESPACE, 64))
+    planner = planner_of(store, tmp_path)
     request = Request(list(range(1000)))
     planner.add(request)
     started_s = clock.monotonic_s()
@@ -404,13 +318,32 @@ def test_a_disk_that_does_not_answer_holds_back_its_request_and_no_step() -> Non
     planner.close()
 
 
-@given(st.integers(0, 5000), st.integers(1, 600), st.integers(1, 600))
-def test_a_split_tail_keeps_progress_and_never_ends_beyond_the_chunk(
-    computed: int, chunk: int, more: int
+def test_what_a_waiting_request_will_not_compute_is_foreseen_without_waiting(
+    store: PrefixStore, planner: Planner
 ) -> None:
-    total = computed + chunk + more - 1
-    cut = split_tail(computed, chunk, total, 64)
-    boundary = (total - 1) // 64 * 64
-    assert 1 <= cut <= chunk
-    assert cut == chunk or computed + cut == boundary
-    assert not computed < boundary < computed + cut
+    request = Request(list(range(1000)))
+    keep(store, request.block_hashes[:8])
+    planner.add(request)
+    while (foreseen := planner.foresee(request, 128)) == 128:
+        pass
+    assert foreseen == 512
+    assert planner.foresee(request, 640) == 640, "the device has come to hold more"
+    assert planner.match(request, 128) == 384, "no second question"
+
+
+def test_of_a_disk_that_is_silent_nothing_is_foreseen(tmp_path: Path) -> None:
+    store: Any = StuckStore()
+    planner = planner_of(store, tmp_path)
+    request = Request(list(range(1000)))
+    planner.add(request)
+    started_s = clock.monotonic_s()
+    assert planner.foresee(request, 64) == 64
+    assert clock.monotonic_s() - started_s < 1
+    store.blocks.release.set()
+    planner.close()
+
+
+def test_of_a_request_of_nobody_only_the_device_is_foreseen(planner: Planner) -> None:
+    request = Request(list(range(1000)), cache_salt=None)
+    planner.add(request)
+    assert planner.foresee(request, 64) == 64

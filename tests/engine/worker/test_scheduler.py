@@ -29,10 +29,10 @@ from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
 from engine.cost import CHUNK_FLOOR_TOKENS, CostLaw, Work
-from engine.policy import Prompt
-from engine.wire import TENANT
-from engine.worker.pacer import PACE_CONFIG, Pacer, StepPlan
-from engine.worker.scheduler import AsyncTailScheduler, TailScheduler
+from engine.policy import FairOrder, Prompt, StepBudget
+from engine.wire import OUTPUT_FROM, TENANT, WEIGHT
+from engine.worker.pacer import PACE_CONFIG, Pacer, Step, StepPlan
+from engine.worker.scheduler import AsyncTailScheduler, PacedMixin, TailScheduler, split_tail, tail_scheduler
 
 BLOCK = 64
 CHUNK_MAX = 512
@@ -43,25 +43,8 @@ CLASSES = [TailScheduler, AsyncTailScheduler]
 class SteadyPacer(Pacer):
     """Does not learn: the model's double takes no time, and soon everything would fit into one step."""
 
-    def measured(self, work: Work, largest_chunk_tokens: int, seconds: float) -> None:
+    def measured(self, step: Step, seconds: float) -> None:
         pass
-
-
-class BrokenPacer(SteadyPacer):
-    def plan(self, placed: list[Prompt], waiting: list[Prompt], decode: Work, tokens_max: int) -> StepPlan:
-        raise ZeroDivisionError
-
-    def measured(self, work: Work, largest_chunk_tokens: int, seconds: float) -> None:
-        raise ZeroDivisionError
-
-
-class BrokenChunks(SteadyPacer):
-    """Plans, but the plan cannot say what it holds."""
-
-    def plan(self, placed: list[Prompt], waiting: list[Prompt], decode: Work, tokens_max: int) -> StepPlan:
-        plan = super().plan(placed, waiting, decode, tokens_max)
-        plan.placed = None  # type: ignore[assignment]  # what a fault may leave
-        return plan
 
 
 @dataclass
@@ -73,22 +56,24 @@ class Bench:
     steps: list[dict[str, int]] = field(default_factory=list)
     finished: list[str] = field(default_factory=list)
 
-    def request(self, name: str, tokens: int, tenant: str = "a") -> Request:
+    def request(self, name: str, tokens: int, tenant: str = "a", **params: Any) -> Request:
         # Two prompts share no block: the first token of each is its own.
         first = 1 + sum(name.encode())
         return Request(
             name,
             [first, *[2] * (tokens - 1)],
             SamplingParams(
-                max_tokens=3, ignore_eos=True, extra_args={"kv_transfer_params": {TENANT: tenant}}
+                max_tokens=3,
+                ignore_eos=True,
+                extra_args={"kv_transfer_params": {TENANT: tenant, **params}},
             ),
             None,
             arrival_time=float(len(self.steps)),
             block_hasher=self.hasher,
         )
 
-    def add(self, name: str, tokens: int, tenant: str = "a") -> None:
-        self.scheduler.add_request(self.request(name, tokens, tenant))
+    def add(self, name: str, tokens: int, tenant: str = "a", **params: Any) -> None:
+        self.scheduler.add_request(self.request(name, tokens, tenant, **params))
 
     def step(self) -> dict[str, int]:
         output = self.scheduler.schedule()
@@ -144,7 +129,9 @@ def make(engine_config: Any, tmp_path: Path) -> Make:
     hash_function = get_hash_fn_by_name("sha256_cbor")
     init_none_hash(hash_function)
 
-    def made(of: type = TailScheduler, pacer: type[Pacer] | None = SteadyPacer, blocks: int = 400) -> Bench:
+    def made(
+        of: Callable[..., Any] = TailScheduler, pacer: type[Pacer] | None = SteadyPacer, blocks: int = 400
+    ) -> Bench:
         spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=3, head_size=64, dtype=torch.float16)
         engine_config.cache_config.num_gpu_blocks = blocks
         scheduler = of(
@@ -180,6 +167,7 @@ def test_vllm_still_has_the_hooks_with_their_parameters(of: type) -> None:
         "model_runner_output",
     ]
     assert inspect.getsource(of.schedule).count("self._reserve_prefill_lookahead(") == 2
+    assert list(inspect.signature(of._get_local_prefix_cache_hit).parameters) == ["self", "request"]
 
 
 @pytest.mark.parametrize("of", CLASSES)
@@ -205,6 +193,19 @@ def test_the_pacer_comes_from_the_workers_configuration(engine_config: Any, make
     engine_config.additional_config = kept
 
 
+@pytest.mark.parametrize(("overlapping", "of"), [(False, TailScheduler), (True, AsyncTailScheduler)])
+def test_vllms_configuration_decides_whether_steps_overlap(
+    engine_config: Any, make: Make, monkeypatch: pytest.MonkeyPatch, overlapping: bool, of: type
+) -> None:
+    assert engine_config.scheduler_config.async_scheduling is False, "the platform is a CPU"
+    monkeypatch.setattr(
+        engine_config.scheduler_config, "scheduler_cls", "engine.worker.scheduler.tail_scheduler"
+    )
+    monkeypatch.setattr(engine_config.scheduler_config, "async_scheduling", overlapping)
+    assert engine_config.scheduler_config.get_scheduler_cls() is tail_scheduler
+    assert type(make(tail_scheduler).scheduler) is of
+
+
 def test_without_a_budget_chunks_are_vllms_and_the_first_comes_first(make: Make) -> None:
     bench = make(pacer=None)
     bench.add("long", 1300)
@@ -214,6 +215,53 @@ def test_without_a_budget_chunks_are_vllms_and_the_first_comes_first(make: Make)
     assert bench.step() == {"long": 1280 - 1024, "short": 60}, "the tail waits for a step of its own"
     assert bench.step() == {"long": 20, "short": 1}
     bench.run()
+
+
+@given(
+    st.integers(0, 5000), st.integers(0, 600), st.integers(1, 600), st.integers(0, 300), st.integers(0, 300)
+)
+def test_a_step_ends_where_cold_warm_and_handed_off_prompts_must_meet(
+    computed: int, chunk: int, more: int, generated: int, block: int
+) -> None:
+    block = block or 64
+    total = max(computed + chunk + more - 1, 1)
+    prompt = max(total - generated, 1)
+    cut = split_tail(computed, chunk, prompt, total, block)
+    ends = {prompt, (prompt - 1) // block * block, (total - 1) // block * block}
+    assert min(chunk, 1) <= cut <= chunk
+    assert cut == chunk or computed + cut in ends
+    assert not any(computed < end < computed + cut for end in ends)
+
+
+@pytest.mark.parametrize("of", CLASSES)
+@pytest.mark.parametrize(
+    ("prompt", "carried", "steps"),
+    [
+        (700, 0, [512, 128, 60]),
+        (700, 1, [512, 128, 60, 1]),
+        (640, 1, [512, 64, 64, 1]),
+        (640, 0, [512, 64, 64]),
+        (700, 100, [512, 128, 60, 68, 32]),
+        (60, 3, [60, 3]),
+    ],
+)
+def test_what_was_generated_elsewhere_is_computed_behind_the_prompts_end(
+    make: Make, of: type, prompt: int, carried: int, steps: list[int]
+) -> None:
+    bench = make(of, pacer=None)
+    bench.add("continued", prompt + carried, **{OUTPUT_FROM: carried})
+    bench.run()
+    assert [step["continued"] for step in bench.steps if step][: len(steps)] == steps
+    assert all(step["continued"] == 1 for step in bench.steps[len(steps) :] if step)
+
+
+@pytest.mark.parametrize("nonsense", [None, "1", -1, 700, 1.5, [], True])
+def test_what_cannot_have_been_generated_is_prompt(make: Make, nonsense: Any) -> None:
+    bench = make(pacer=None)
+    bench.add("odd", 700, **{OUTPUT_FROM: nonsense, WEIGHT: nonsense})
+    bench.run()
+    assert sum(step["odd"] for step in bench.steps[:3]) >= 699
+    assert bench.finished == ["odd"]
 
 
 @pytest.mark.parametrize("of", CLASSES)
@@ -269,6 +317,64 @@ def test_another_tenants_prompt_does_not_wait_for_a_burst(make: Make) -> None:
     bench.run()
 
 
+def test_a_tenant_of_twice_the_weight_is_served_twice_as_much(make: Make) -> None:
+    bench = make()
+    for index in range(6):
+        bench.add(f"a-{index}", 2000, "a", **{WEIGHT: 2.0})
+        bench.add(f"b-{index}", 2000, "b")
+    for _ in range(60):
+        bench.step()
+    got = {
+        tenant: sum(count for step in bench.steps for name, count in step.items() if name.startswith(tenant))
+        for tenant in "ab"
+    }
+    assert got["a"] / got["b"] == pytest.approx(2, rel=0.15)
+
+
+@dataclass
+class Foresight:
+    """As much of our connector as the policy asks: what the store would bring."""
+
+    stored_tokens: dict[str, int]
+    supports_divergent_local_hybrid_hits: bool = False
+
+    @property
+    def planner(self) -> "Foresight":
+        return self
+
+    def foresee(self, request: Request, device_tokens: int) -> int:
+        return max(device_tokens, self.stored_tokens.get(request.request_id, 0))
+
+
+def test_a_long_prompt_that_is_stored_is_queued_by_what_is_left_of_it(make: Make) -> None:
+    bench = make()
+    scheduler = bench.scheduler
+    bench.add("cold", 300)
+    bench.add("warm", 2000)
+    assert [prompt.request_id for prompt in order_of(scheduler, {})] == ["cold", "warm"]
+    ordered = order_of(scheduler, {"warm": 1984})
+    assert [(prompt.request_id, prompt.loads) for prompt in ordered] == [("warm", True), ("cold", False)]
+
+
+def test_what_the_device_holds_of_a_waiting_prompt_counts_as_computed(make: Make) -> None:
+    bench = make()
+    bench.add("first", 2000)
+    bench.run()
+    bench.scheduler.add_request(bench.request("first", 2000))
+    bench.add("cold", 300)
+    again, cold = order_of(bench.scheduler, {})
+    assert (again.request_id, again.computed_tokens, again.loads) == ("first", 1984, False)
+    assert (cold.request_id, cold.computed_tokens) == ("cold", 0)
+
+
+def order_of(scheduler: Any, stored_tokens: dict[str, int]) -> list[Prompt]:
+    """The plan of the next step, which is not taken."""
+    scheduler.connector = Foresight(stored_tokens)
+    scheduler._arrange(scheduler._pacer)
+    scheduler.connector = None
+    return list(scheduler._plan.ordered)
+
+
 def test_loaded_prompts_give_way_for_a_step_and_are_not_lost(make: Make) -> None:
     """What holds loaded blocks comes first in vLLM; the policy keeps it back where another tenant is due."""
     bench = make()
@@ -285,15 +391,59 @@ def test_loaded_prompts_give_way_for_a_step_and_are_not_lost(make: Make) -> None
     assert sorted(bench.finished) == ["loaded-0", "loaded-1", "loaded-2", "mine"]
 
 
-@pytest.mark.parametrize("pacer", [BrokenPacer, BrokenChunks])
-def test_a_fault_of_the_policy_is_counted_and_the_step_is_vllms(make: Make, pacer: type[Pacer]) -> None:
-    bench = make(pacer=pacer)
-    bench.add("long", 1300)
+ENTRIES = [
+    (Pacer, "plan"),
+    (Pacer, "scheduled"),
+    (Pacer, "measured"),
+    (FairOrder, "order"),
+    (FairOrder, "charge"),
+    (StepPlan, "chunk"),
+    (StepBudget, "offer"),
+    (StepBudget, "spend"),
+    (PacedMixin, "_arrange"),
+    (PacedMixin, "_account"),
+    (PacedMixin, "_measure"),
+    (PacedMixin, "_queued"),
+]
+
+
+@pytest.mark.parametrize("of", CLASSES)
+@pytest.mark.parametrize(("owner", "entry"), ENTRIES)
+def test_a_fault_anywhere_in_the_policy_is_counted_and_ends_no_request(
+    make: Make, monkeypatch: pytest.MonkeyPatch, of: type, owner: type, entry: str
+) -> None:
+    bench = make(of, pacer=Pacer)
+    monkeypatch.setattr(owner, entry, broken)
+    free = bench.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+    for index in range(4):
+        bench.add(f"long-{index}", 1300, "ab"[index % 2])
+        bench.step()
     bench.add("short", 60)
     bench.run()
-    assert bench.steps[0]["long"] == CHUNK_MAX or pacer is BrokenChunks
-    assert sorted(bench.finished) == ["long", "short"]
-    assert bench.scheduler.policy_faults >= len(bench.steps) // 2
+    assert sorted(bench.finished) == ["long-0", "long-1", "long-2", "long-3", "short"]
+    assert bench.scheduler.policy_faults >= 2
+    assert bench.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == free
+
+
+@pytest.mark.parametrize("of", CLASSES)
+def test_without_a_plan_every_step_is_the_one_that_vllm_would_take(
+    make: Make, monkeypatch: pytest.MonkeyPatch, of: type
+) -> None:
+    monkeypatch.setattr(Pacer, "plan", broken)
+    benches = make(of, pacer=Pacer), make(of, pacer=None)
+    for bench in benches:
+        for index in range(4):
+            bench.add(f"long-{index}", 1300, "ab"[index % 2])
+            bench.step()
+        bench.add("short", 60)
+        bench.run()
+    faulty, stock = benches
+    assert faulty.steps == stock.steps
+    assert faulty.scheduler.policy_faults == len(faulty.steps)
+
+
+def broken(*args: Any, **kwargs: Any) -> Any:
+    raise ZeroDivisionError
 
 
 def test_a_prompt_for_which_there_is_no_memory_does_not_stop_the_running_one(make: Make) -> None:

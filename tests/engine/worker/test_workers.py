@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from engine import wire
-from engine.proof.attestation import commitment
+from engine.proof.attestation import DecodeAttestation, PrefillAttestation, commitment
 from engine.proof.prefix import block_hashes
 from engine.store.block import Term
 from engine.store.directory import PrefixStore
@@ -17,7 +17,7 @@ from engine.store.places import Removed, Remover, places_of
 from engine.store.tombstone import Reason
 from engine.worker import clock
 
-from .conftest import TENANT, Ask, Pair, chunks
+from .conftest import TENANT, Ask, Pair, chunks, tokens_of, wait_a_little
 
 Prose = Callable[[str, int], list[int]]
 
@@ -33,11 +33,15 @@ def test_a_decode_worker_finds_every_full_block_that_the_prefill_answered_for(
 ) -> None:
     ids = prose("execmodel", 1500)
     prefilled = worker_pair.prefill.ask(Ask(ids))
-    events = list(chunks(worker_pair.decode.stream(Ask(ids, stage="decode", max_tokens=4))))
+    ask = Ask(ids, stage="decode", max_tokens=4)
+    events = list(chunks(worker_pair.decode.stream(ask)))
     assert prefilled.attested.hit_tokens == 0
     assert prefilled.attested.prompt_tokens == 1500
     assert events[-1]["usage"]["prompt_tokens_details"]["cached_tokens"] == 1499 // 64 * 64
     assert events[0]["choices"][0]["token_ids"] == prefilled.ids
+    attested = worker_pair.decode.decoded(ask)
+    assert (attested.output_from, attested.output_to, attested.ended) == (0, len(tokens_of(events)), "length")
+    assert (attested.prompt_tokens, attested.handoff_tokens) == (1500, 1499 // 64 * 64)
 
 
 def test_an_attestation_speaks_of_the_request_it_answers(worker_pair: Pair, prose: Prose) -> None:
@@ -87,7 +91,7 @@ def test_a_block_that_went_before_its_promise_ended_is_owed_and_no_miss(
     worker_pair.prefill.ask(ask)
     store = PrefixStore(worker_pair.store_dir, clock.now_s)
     (place,) = (place for place in places_of(worker_pair.store_dir) if place.tenant == TENANT)
-    remover, owed_to = Remover(store.pins, clock.now_s), store.tombstones(place)
+    remover, owed_to = Remover(store.pins, clock.now_s, store.log), store.tombstones(place)
     assert ask.salt is not None
     for block_hash in reversed(block_hashes(ask.ids, ask.salt)[5:]):
         term = Term.of(place.path(block_hash).stat())
@@ -109,20 +113,23 @@ def test_a_request_without_parameters_or_salt_leaves_nothing_and_attests_nothing
     assert len(list(worker_pair.store_dir.rglob("*.kv"))) == before
 
 
+@pytest.mark.parametrize("stage", ["prefill", "both"])
 def test_a_flipped_bit_is_recomputed_attested_as_a_miss_quarantined_and_healed(
-    worker_pair: Pair, prose: Prose
+    worker_pair: Pair, prose: Prose, stage: wire.Stage
 ) -> None:
-    ids, salt = prose("customization", 1400), "salt-of-the-flip"
+    ids, salt = prose("execmodel", 1500), f"salt-of-the-flip-{stage}"
     clean = worker_pair.decode.ask(Ask(ids, stage="both", salt=salt, max_tokens=8))
-    file = stored_file(worker_pair, ids, salt, 8)
+    file = stored_file(worker_pair, ids, salt, 5)
     content = bytearray(file.read_bytes())
     content[700_000] ^= 4
     file.write_bytes(content)
 
-    answer = worker_pair.prefill.ask(Ask(ids, salt=salt, max_tokens=8))
+    ask = Ask(ids, stage=stage, salt=salt, max_tokens=8)
+    answer = worker_pair.prefill.ask(ask)
 
-    assert answer.cached_by_vllm == 1399 // 64 * 64, "vLLM itself still says that all was cached"
-    assert answer.attested.hit_tokens == answer.attested.hit_store_tokens == 512
+    assert answer.cached_by_vllm == 1472, "vLLM itself still says that all was cached"
+    assert answer.attested.hit_tokens == answer.attested.hit_store_tokens == 320
+    assert worker_pair.prefill.journalled(ask)[0] == answer.attested
     assert answer.ids == clean.ids
     quarantined = list(worker_pair.store_dir.glob(f"*/{TENANT}/quarantine/{file.stem}.*.kv"))
     assert len(quarantined) == 1
@@ -158,6 +165,78 @@ def test_greedy_answers_are_the_same_cold_warm_and_handed_off(
     assert from_device.attested.hit_device_tokens == hit
     assert handed.cached_by_vllm == hit
     assert cold.ids == from_store.ids == from_device.ids == handed.ids
+
+
+def test_a_decode_that_stops_attests_the_tokens_that_were_streamed(worker_pair: Pair, prose: Prose) -> None:
+    ids = prose("with", 200)
+    stop = worker_pair.decode.ask(Ask(ids, stage="decode", max_tokens=6)).ids[3]
+    ask = Ask(ids, stage="decode", max_tokens=6, sampling={"stop_token_ids": [stop]})
+    streamed = tokens_of(chunks(worker_pair.decode.stream(ask)))
+    attested = worker_pair.decode.decoded(ask)
+    assert streamed[-1] == stop
+    assert (attested.output_from, attested.output_to, attested.ended) == (0, len(streamed), "stop")
+
+
+def test_a_decode_goes_on_from_the_token_that_prefill_drew(worker_pair: Pair, prose: Prose) -> None:
+    ids, salt = prose("types", 300), "salt-of-the-first-token"
+    first = worker_pair.prefill.ask(Ask(ids, salt=salt, first_token=True))
+    carried = Ask([*ids, *first.ids], "decode", 5, salt, output_from=1)
+    rest = tokens_of(chunks(worker_pair.decode.stream(carried)))
+    attested = worker_pair.decode.decoded(carried)
+    assert (first.attested.output_to, attested.output_from, attested.output_to) == (1, 1, 6)
+    assert (attested.prompt_tokens, attested.handoff_tokens) == (300, 256)
+    assert first.ids + rest == worker_pair.prefill.ask(Ask(ids, salt=salt, max_tokens=6)).ids
+
+
+def test_a_worker_that_does_both_attests_the_prompt_before_its_first_token_leaves(
+    worker_pair: Pair, prose: Prose
+) -> None:
+    ask = Ask(
+        prose("typesmapping", 700), "both", 400, "salt-of-both", sampling={"ignore_eos": True, "seed": 1}
+    )
+    events = chunks(worker_pair.decode.stream(ask))
+    received = tokens_of([next(events)])
+    (prefilled,) = worker_pair.decode.journalled(ask)
+    assert isinstance(prefilled, PrefillAttestation)
+    assert (prefilled.stage, prefilled.computed, prefilled.hit_tokens) == ("both", True, 0)
+    assert prefilled.promised_until is not None, "its blocks are published by then"
+    received += tokens_of(events)
+    assert [type(line) for line in worker_pair.decode.journalled(ask)] == [
+        PrefillAttestation,
+        DecodeAttestation,
+    ]
+    assert worker_pair.decode.decoded(ask).output_to == len(received) == 400
+
+
+def test_a_client_that_goes_away_leaves_an_aborted_decode_with_all_that_it_received(
+    worker_pair: Pair, prose: Prose
+) -> None:
+    ask = Ask(prose("types", 300), "decode", 2000, sampling={"ignore_eos": True})
+    response = worker_pair.decode.stream(ask)
+    events = chunks(response)
+    received = tokens_of(next(events) for _ in range(5))
+    response.close()
+    attested = worker_pair.decode.decoded(ask)
+    assert attested.ended == "abort"
+    assert len(received) <= attested.output_to < 2000
+
+
+def test_a_prompt_that_is_aborted_while_it_is_computed_is_attested_as_not_computed(
+    worker_pair: Pair, prose: Prose
+) -> None:
+    worker = worker_pair.decode
+    ask = Ask(prose("specialnames", 3000), "both", 5, f"salt-{secrets.token_hex(4)}")
+    response = worker.stream(ask)
+    while not worker.journalled(ask):
+        aborted = {"request_ids": [wire.ENGINE_ID_PREFIX + ask.request_id]}
+        assert worker.post(wire.ABORT_PATH, aborted).status == 200
+        wait_a_little(worker.process)
+    assert tokens_of(chunks(response)) == []
+    prefilled, decoded = worker.journalled(ask)
+    assert isinstance(prefilled, PrefillAttestation)
+    assert isinstance(decoded, DecodeAttestation)
+    assert (prefilled.computed, prefilled.promised_until) == (False, None)
+    assert (decoded.output_to, decoded.ended) == (0, "abort")
 
 
 def test_an_abort_ends_the_stream_and_leaves_nothing_running(worker_pair: Pair, prose: Prose) -> None:
@@ -196,14 +275,13 @@ def test_a_killed_server_leaves_no_process_and_its_successor_hits_what_it_stored
 
 
 def test_a_stopped_worker_finishes_what_is_in_flight(worker_pair: Pair, prose: Prose) -> None:
-    response = worker_pair.decode.stream(
-        Ask(prose("with", 200), stage="decode", max_tokens=40, sampling={"ignore_eos": True})
-    )
-    events = chunks(response)
+    ask = Ask(prose("with", 200), stage="decode", max_tokens=40, sampling={"ignore_eos": True})
+    events = chunks(worker_pair.decode.stream(ask))
     first = next(events)
     worker_pair.decode.process.terminate()
-    rest = [choice for event in events for choice in event["choices"]]
+    rest = list(events)
     assert worker_pair.decode.process.wait(30) == 0
-    ids = [*first["choices"][0]["token_ids"], *(token for choice in rest for token in choice["token_ids"])]
-    assert len(ids) == 40
-    assert rest[-1]["finish_reason"] == "length"
+    assert len(tokens_of([first, *rest])) == 40
+    assert [choice["finish_reason"] for event in rest for choice in event["choices"]][-1] == "length"
+    attested = worker_pair.decode.decoded(ask)
+    assert (attested.output_to, attested.ended) == (40, "length")
