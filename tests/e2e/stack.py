@@ -11,16 +11,17 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import openai
+import psutil
 
 from admin.settings import Settings
 from admin.stack.supervisor import connect
@@ -36,6 +37,7 @@ UP_TIMEOUT_S = 240
 COMMAND_TIMEOUT_S = 60
 LOOK_INTERVAL_S = 0.2
 TOKENS_PER_RATE = 1_000_000
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -194,15 +196,19 @@ class Stack:
 
     def faults_in_ledger(self) -> list[str]:
         """What the ledger's audit finds: transactions that are not zero, balances that are no projection."""
+        return self.in_books(lambda database: Ledger(database).check_integrity())
 
-        async def audit() -> list[str]:
+    def in_books(self, work: Callable[[Database], Awaitable[Result]]) -> Result:
+        """Run work on the stack's database."""
+
+        async def run() -> Result:
             database = Database(self.settings.database_url, pool_size=1)
             try:
-                return await Ledger(database).check_integrity()
+                return await work(database)
             finally:
                 await database.close()
 
-        return asyncio.run(audit())
+        return asyncio.run(run())
 
     def receipt(self, request_id: str) -> Receipt:
         """What was billed of a request and what workers attest of it."""
@@ -235,15 +241,20 @@ class Stack:
         return sum(self._requests_in(worker.socket) for worker in self.settings.workers)
 
     def _requests_in(self, worker_socket: Path) -> int:
-        with httpx.Client(transport=httpx.HTTPTransport(uds=str(worker_socket)), timeout=10) as http:
-            lines = http.get("http://worker/metrics").text.splitlines()
-        gauges = [
-            line
-            for line in lines
-            if line.startswith(("vllm:num_requests_running", "vllm:num_requests_waiting{"))
-        ]
-        assert gauges, "the worker counts no requests"
-        return sum(int(float(line.rsplit(" ", 1)[1])) for line in gauges)
+        counted = gauges_of(worker_socket, "vllm:num_requests_running", "vllm:num_requests_waiting{")
+        return int(sum(counted))
+
+    def kv_blocks_in_use(self) -> dict[str, int]:
+        """Blocks of the KV cache that are not free, by worker; cached ones that nobody uses are free."""
+        return {
+            worker.name: int(sum(gauges_of(worker.socket, "kvitto_kv_blocks_in_use")))
+            for worker in self.settings.workers
+        }
+
+    def processes(self) -> list[psutil.Process]:
+        """Every process of the stack now."""
+        roots = [psutil.Process(part["pid"]) for part in self.parts().values() if part["pid"]]
+        return [process for root in roots for process in (root, *root.children(recursive=True))]
 
     def until(self, look: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
         """Look again and again until it is so; fails when it never is."""
@@ -251,6 +262,20 @@ class Stack:
         while not look():
             assert monotonic() < deadline, f"not in {timeout_s} s: {what}"
             pause.wait(LOOK_INTERVAL_S)
+
+
+def gauges_of(worker_socket: Path, *names: str) -> list[float]:
+    """Values of a worker's metrics whose lines begin so; at least one."""
+    with httpx.Client(transport=httpx.HTTPTransport(uds=str(worker_socket)), timeout=10) as http:
+        lines = http.get("http://worker/metrics").text.splitlines()
+    values = [float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(names)]
+    assert values, f"the worker has no metric {names}"
+    return values
+
+
+def lives(process: psutil.Process) -> bool:
+    """A zombie has ended: only its parent, here the machine's init, has not asked for its status yet."""
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 def reply_of(request_id: str, text: str, finish_reason: str, usage: Any) -> Reply:

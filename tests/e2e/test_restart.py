@@ -5,8 +5,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
+
+from tests.e2e.stack import lives
 
 BLOCK_TOKENS = 64
 ANSWER_TOKENS = 32
@@ -29,16 +30,6 @@ class Restarted:
 
 def blocks_of(stack: Any, tenant: Any) -> list[Path]:
     return sorted(path for path in stack.data_dir.rglob("*.kv") if tenant.id in path.parts)
-
-
-def processes_of(stack: Any) -> list[psutil.Process]:
-    roots = [psutil.Process(part["pid"]) for part in stack.parts().values()]
-    return [process for root in roots for process in (root, *root.children(recursive=True))]
-
-
-def lives(process: psutil.Process) -> bool:
-    """A zombie has ended: only its parent, here the machine's init, has not asked for its status yet."""
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 def begin_alike(one: str, other: str) -> bool:
@@ -64,7 +55,7 @@ def restarted(stack: Any, letter: Any) -> Restarted:
         "damaged": stack.ask(damaged, letter(12), ANSWER_TOKENS),
     }
     balance_before = stack.balance_in_books(sound)
-    processes = processes_of(stack)
+    processes = stack.processes()
     stack.down()
     left_behind = [str(process) for process in processes if lives(process)]
     flip_a_byte(of_prompt[whole // 2])

@@ -1,0 +1,43 @@
+"""`python -m tests.chaos [REQUESTS [SEED]]` (`make chaos`): a storm over a stack of two and two workers.
+
+Exit status 1 when anything does not hold afterwards.
+"""
+
+import asyncio
+import secrets
+import sys
+
+from rich.console import Console
+from rich.progress import Progress
+
+from tests.chaos import storm, verdict
+from tests.e2e.stack import fresh_stack, lives
+
+REQUESTS = 200
+
+
+def main(requests: int, seed: int) -> int:
+    """Start, storm, judge, stop."""
+    console = Console()
+    with fresh_stack("--prefill", "2", "--decode", "2") as stack:
+        console.print(f"a stack of four workers stands; storm of {requests} requests, seed {seed}")
+        blown, texts = storm.prepare(stack, seed)
+        asked = storm.questions(blown, texts, requests)
+        with Progress(console=console) as progress:
+            task = progress.add_task("requests", total=requests)
+            asyncio.run(storm.blow(stack, blown, asked, lambda n: progress.update(task, completed=n)))
+        verdict.settle(stack, blown)
+        found = verdict.findings(stack, blown)
+        processes = stack.processes()
+        stack.down()
+        found += [f"left behind: {process}" for process in processes if lives(process)]
+    console.print(blown.counted())
+    for finding in found:
+        console.print(f"[red]{finding}[/red]", highlight=False)
+    console.print("nothing found" if not found else f"{len(found)} findings")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    given = [int(word) for word in sys.argv[1:]]
+    sys.exit(main(given[0] if given else REQUESTS, given[1] if len(given) > 1 else secrets.randbelow(1000)))

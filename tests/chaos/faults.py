@@ -1,0 +1,76 @@
+"""What a storm does to a stack: kills a part without warning, spoils what the store holds."""
+
+import os
+import random
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.e2e.stack import Stack
+
+
+@dataclass(frozen=True, slots=True)
+class Blow:
+    """One fault that happened: what, to whom, when."""
+
+    what: str
+    at_s: float
+
+
+def kill(stack: Stack, prefix: str, chosen: random.Random) -> str | None:
+    """SIGKILL to one ready part whose name begins so; None while there is none."""
+    parts = [p for p in stack.parts().values() if p["name"].startswith(prefix) and p["state"] == "ready"]
+    if not parts:
+        return None
+    part = chosen.choice(parts)
+    os.kill(part["pid"], signal.SIGKILL)
+    return f"killed {part['name']}"
+
+
+def spoil(stack: Stack, chosen: random.Random) -> str | None:
+    """Flip, shorten, empty, forbid or remove a stored block."""
+    blocks = [path for path in (stack.data_dir / "store").rglob("*.kv") if "quarantine" not in path.parts]
+    if not blocks:
+        return None
+    path = chosen.choice(blocks)
+    name, deed = chosen.choice(DEEDS)
+    try:
+        deed(path, chosen)
+    except FileNotFoundError:  # evicted or quarantined meanwhile
+        return None
+    return f"{name} a block"
+
+
+def _flip(path: Path, chosen: random.Random) -> None:
+    content = bytearray(path.read_bytes())
+    content[chosen.randrange(len(content))] ^= 1 << chosen.randrange(8)
+    path.write_bytes(content)
+
+
+def _shorten(path: Path, chosen: random.Random) -> None:
+    os.truncate(path, chosen.randrange(path.stat().st_size))
+
+
+def _empty(path: Path, chosen: random.Random) -> None:
+    os.truncate(path, 0)
+
+
+def _exchange(path: Path, chosen: random.Random) -> None:
+    """Put another block's bytes under this name."""
+    other = chosen.choice(sorted(path.parent.parent.rglob("*.kv")))
+    path.write_bytes(other.read_bytes())
+
+
+def _remove(path: Path, chosen: random.Random) -> None:
+    path.unlink()
+
+
+DEEDS: Final[tuple[tuple[str, Callable[[Path, random.Random], None]], ...]] = (
+    ("flipped a bit of", _flip),
+    ("shortened", _shorten),
+    ("emptied", _empty),
+    ("exchanged", _exchange),
+    ("removed", _remove),
+)

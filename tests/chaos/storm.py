@@ -1,0 +1,132 @@
+"""A storm: many clients at once, some of whom leave, while parts are killed and the store is spoilt.
+
+Golden answers are taken before it, in quiet. On CPUs the batch a prompt shares changes the last bits, and a
+near tie may turn with them; wrong KV derails an answer from its first words. So the first words decide
+whether an answer is right, and how many are equal to the last letter is reported.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Final
+
+import httpx
+
+from tests.chaos import faults
+from tests.chaos.client import Question, Seen, ask
+from tests.chaos.faults import Blow
+from tests.e2e.letters import letter
+from tests.e2e.stack import MODEL, Stack, Tenant
+
+TENANTS: Final = 3
+TEXTS: Final = 10
+ANSWER_TOKENS: Final = (4, 12, 32)
+ALIKE_CHARACTERS: Final = 12
+AT_ONCE: Final = 6
+WAIT_S: Final = 180.0
+
+
+@dataclass(slots=True)
+class Storm:
+    """What happened."""
+
+    seed: int
+    tenants: list[Tenant]
+    golden: dict[tuple[str, int], set[str]] = field(default_factory=dict)
+    seen: list[Seen] = field(default_factory=list)
+    blows: list[Blow] = field(default_factory=list)
+
+    def counted(self) -> str:
+        """In one line, for people."""
+        kinds = {kind: sum(s.ending == kind for s in self.seen) for kind in ("complete", "left", "error")}
+        complete = [s for s in self.seen if s.ending == "complete"]
+        equal = sum(s.text in self.golden[s.question.text, s.question.max_tokens] for s in complete)
+        blows = ", ".join(sorted({f"{blow.what} {self._times(blow)}x" for blow in self.blows}))
+        return f"seed {self.seed}: {kinds}, {equal} of {len(complete)} equal to the letter; {blows}"
+
+    def _times(self, blow: Blow) -> int:
+        return sum(other.what == blow.what for other in self.blows)
+
+
+def prepare(stack: Stack, seed: int) -> tuple[Storm, list[str]]:
+    """Make tenants and texts, and take the golden answers, each cold and warm."""
+    chosen = random.Random(seed)  # noqa: S311 -- repeatable faults, no secret
+    texts = [letter(seed * 100 + n, chosen.choice((2, 8, 24, 45))) for n in range(TEXTS)]
+    storm = Storm(seed, [stack.tenant("100") for _ in range(TENANTS)])
+    oracle = stack.tenant("100")
+    for text in texts:
+        for tokens in ANSWER_TOKENS:
+            storm.golden[text, tokens] = {stack.ask(oracle, text, tokens).text for _ in range(2)}
+    return storm, texts
+
+
+def questions(storm: Storm, texts: list[str], count: int) -> list[Question]:
+    """What is asked: one in four leaves early."""
+    chosen = random.Random(storm.seed + 1)  # noqa: S311 -- as above
+    made = []
+    for number in range(count):
+        tenant = chosen.choice(storm.tenants)
+        leaves = chosen.random() < 0.25
+        made.append(
+            Question(
+                number=number,
+                tenant=tenant.id,
+                secret=tenant.secret,
+                text=chosen.choice(texts),
+                max_tokens=chosen.choice(ANSWER_TOKENS),
+                streamed=chosen.random() < 0.6,
+                leave_s=chosen.uniform(0.02, 2.5) if leaves else None,
+            )
+        )
+    return made
+
+
+async def blow(stack: Stack, storm: Storm, asked: list[Question], tell: Callable[[int], None]) -> None:
+    """Let it blow: ask everything, a few at a time, with a fault every few requests."""
+    waiting = list(reversed(asked))
+    limits = httpx.Limits(max_connections=2 * AT_ONCE)
+    base_url = stack.credentials["base_url"]
+    async with httpx.AsyncClient(base_url=base_url, timeout=WAIT_S, limits=limits) as http:
+
+        async def client() -> None:
+            while waiting:
+                question = waiting.pop()
+                storm.seen.append(await ask(http, MODEL, question, monotonic))
+                if storm.seen[-1].ending == "error":
+                    await asyncio.sleep(1.0)  # as a client would that was told to wait
+                tell(len(storm.seen))
+
+        clients = [asyncio.create_task(client()) for _ in range(AT_ONCE)]
+        weather = asyncio.create_task(_weather(stack, storm, len(asked)))
+        try:
+            await asyncio.gather(*clients)
+        finally:
+            weather.cancel()
+            await asyncio.gather(weather, return_exceptions=True)
+
+
+async def _weather(stack: Stack, storm: Storm, count: int) -> None:
+    """Kill each kind of part and spoil the store, spread over the requests."""
+    chosen = random.Random(storm.seed + 2)  # noqa: S311 -- as above
+    kinds = ("prefill", "decode", "gateway")
+    turn = 0
+    kills_due = [count * (n + 1) // (KILLS + 1) for n in range(KILLS)]
+    while True:
+        await asyncio.sleep(0.3)
+        what: str | None
+        if kills_due and len(storm.seen) >= kills_due[0]:
+            what = await asyncio.to_thread(faults.kill, stack, kinds[turn % len(kinds)], chosen)
+            if what is not None:
+                kills_due.pop(0)
+                turn += 1
+        elif chosen.random() < 0.2:
+            what = await asyncio.to_thread(faults.spoil, stack, chosen)
+        else:
+            continue
+        if what is not None:
+            storm.blows.append(Blow(what, monotonic()))
+
+
+KILLS: Final = 6
