@@ -8,7 +8,14 @@ from engine.cluster.counts import Counts
 from engine.cluster.dispatch import Dispatcher
 from engine.cluster.generation import Generation
 from engine.cluster.journal import Attested, Drained, Journals
-from engine.cluster.options import Deadlines, EngineOptions, Role, WorkerAddress, WorkerSnapshot
+from engine.cluster.options import (
+    Deadlines,
+    EngineOptions,
+    Role,
+    ScriptRunner,
+    WorkerAddress,
+    WorkerSnapshot,
+)
 from engine.cluster.request import FinishReason, GenerateRequest, Sampling, TokenChunk
 from engine.cluster.router import Router, Worker
 from engine.cluster.watch import Watch
@@ -21,6 +28,7 @@ from engine.errors import (
     PromptRefused,
     WorkerAnswerInvalid,
 )
+from engine.wire import WorkerReport
 
 __all__ = [
     "Attested",
@@ -41,9 +49,11 @@ __all__ = [
     "PromptRefused",
     "Role",
     "Sampling",
+    "ScriptRunner",
     "TokenChunk",
     "WorkerAddress",
     "WorkerAnswerInvalid",
+    "WorkerReport",
     "WorkerSnapshot",
 ]
 
@@ -89,7 +99,7 @@ class Engine:
 
     @property
     def counts(self) -> Counts:
-        """What was placed where and why, refused, retried: numbers that only rise, for metrics."""
+        """What its router did since the process began; the numbers only rise."""
         return self._router.counts
 
     def submit(self, request: GenerateRequest) -> Generation:
@@ -103,6 +113,13 @@ class Engine:
         """Return every worker's state, in the order of the options."""
         return tuple(worker.snapshot() for worker in self._workers)
 
+    async def report(self, name: str) -> WorkerReport | None:
+        """What a worker says of itself now; None when it says nothing. Raises KeyError for no worker."""
+        try:
+            return await self._named(name).client.report()
+        except WorkerDown:
+            return None
+
     async def drain(self, name: str, draining: bool = True) -> None:
         """Tell a worker to take no more requests and end those it has, or to take them again.
 
@@ -112,9 +129,12 @@ class Engine:
             KeyError: no worker has the name.
             EngineUnavailable, WorkerAnswerInvalid: it could not be told, or does not listen to us.
         """
-        worker = {worker.name: worker for worker in self._workers}[name]
+        worker = self._named(name)
         try:
             await worker.client.drain(draining)
         except WorkerDown as error:
             raise EngineUnavailable(f"{name}: {error}", retry_after_s=self._retry_after_s) from error
         await self._watch.check(worker)
+
+    def _named(self, name: str) -> Worker:
+        return {worker.name: worker for worker in self._workers}[name]

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from tests.chaos import storm, verdict
-from tests.e2e.stack import fresh_stack, lives
+from tests.e2e.stack import housed, lives
 
 REQUESTS = 200
 
@@ -19,7 +19,8 @@ REQUESTS = 200
 def main(requests: int, seed: int) -> int:
     """Start, storm, judge, stop."""
     console = Console()
-    with fresh_stack("--prefill", "2", "--decode", "2") as stack:
+    with housed() as stack:
+        stack.up("--prefill", "2", "--decode", "2")
         console.print(f"a stack of four workers stands; storm of {requests} requests, seed {seed}")
         blown, texts = storm.prepare(stack, seed)
         asked = storm.questions(blown, texts, requests)

@@ -1,6 +1,5 @@
 """What must hold after a storm. Each finding is a sentence; none is what we want."""
 
-import asyncio
 from collections import Counter
 from collections.abc import Iterator
 from decimal import Decimal
@@ -33,7 +32,7 @@ def findings(stack: Stack, storm: Storm) -> list[str]:
     return [
         *_clients(storm, rows),
         *_money(stack, storm, rows),
-        *asyncio.run(_receipts(stack, list(rows))),
+        *_receipts(stack, storm, list(rows)),
         *(f"the ledger: {fault}" for fault in stack.faults_in_ledger()),
         *(f"the store: {fault}" for fault in _store(stack.data_dir / "store")),
         *_workers(stack),
@@ -85,9 +84,18 @@ def _money(stack: Stack, storm: Storm, rows: dict[str, Any]) -> Iterator[str]:
             yield f"{tenant.name}: {tenant.credit} granted, {sum(charged)} charged, {left} left"
 
 
-async def _receipts(stack: Stack, request_ids: list[str]) -> list[str]:
-    """Events and what workers attest tell the same."""
-    raise NotImplementedError
+def _receipts(stack: Stack, storm: Storm, request_ids: list[str]) -> Iterator[str]:
+    """Events and what workers attest tell the same; only a killed worker is believed without its word."""
+    killed = {blow.what.removeprefix("killed ") for blow in storm.blows}
+    for request_id, receipt in stack.receipts(request_ids).items():
+        if receipt.finding is not None:
+            yield f"receipt {request_id}: {receipt.finding}"
+        elif receipt.grade == "gateway-counted":
+            missing = {attempt.worker for attempt in receipt.attempts} - killed
+            if missing:
+                yield f"receipt {request_id}: not attested, though {missing} were never killed"
+        elif receipt.grade == "unattested" and receipt.usage is not None and receipt.usage.prompt:
+            yield f"receipt {request_id}: billed and unattested"
 
 
 def _store(root: Path) -> list[str]:

@@ -11,13 +11,14 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from time import monotonic
 from typing import Any, TypeVar
+from uuid import UUID
 
 import httpx
 import openai
@@ -27,6 +28,8 @@ from admin.settings import Settings
 from admin.stack.supervisor import connect
 from billing.db.transaction import Database
 from billing.ledger.service import Ledger
+from billing.receipts.receipt import Receipt
+from billing.receipts.service import Receipts
 from billing.receipts.receipt import Receipt
 from billing.receipts.service import Receipts
 from gateway.valkey import Valkey
