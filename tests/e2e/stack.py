@@ -30,8 +30,6 @@ from billing.db.transaction import Database
 from billing.ledger.service import Ledger
 from billing.receipts.receipt import Receipt
 from billing.receipts.service import Receipts
-from billing.receipts.receipt import Receipt
-from billing.receipts.service import Receipts
 from gateway.valkey import Valkey
 
 ROOT = Path(__file__).resolve().parents[2]
