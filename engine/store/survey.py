@@ -26,6 +26,7 @@ Found = dict[bytes, tuple[int, Term]]
 PARENTS: Final = "parents.index"
 # Writers may fill as much of the quota before the next survey, and each still finds who goes first.
 _LISTED_SHARE: Final = 0.2
+_LISTED_BLOCKS_LEAST: Final = 4096
 _LOG_KEPT_S: Final = 60
 
 
@@ -51,14 +52,21 @@ def make(root: Path, at_s: int, quota_bytes: int | None, found: dict[Place, Foun
     for _, tombstone in tombstones_in(root):
         if tombstone.ends_s > at_s:
             guaranteed[tombstone.tenant] += tombstone.block_bytes
-    header = {"used_bytes": used, "guaranteed_bytes": guaranteed, "logs": read, "quota_bytes": quota_bytes}
+    few = sum(map(len, found.values())) <= _LISTED_BLOCKS_LEAST
+    listed = 0 if quota_bytes is None else used if few else used - int(quota_bytes * (1 - _LISTED_SHARE))
+    header = {
+        "used_bytes": used,
+        "guaranteed_bytes": guaranteed,
+        "logs": read,
+        "quota_bytes": quota_bytes,
+        "whole": listed >= used,
+    }
     file = root / FOLDER / SURVEY
     temporary = file.with_name(f"{SURVEY}.{os.getpid()}-{os.urandom(4).hex()}.tmp")
     try:
         with temporary.open("w") as lines:
             lines.write(json.dumps(header) + "\n")
-            if quota_bytes is not None:
-                lines.writelines(_first_to_go(found, used - int(quota_bytes * (1 - _LISTED_SHARE))))
+            lines.writelines(_first_to_go(found, listed))
         written_s = temporary.stat().st_mtime
         # What tells it from others: inodes are used again within a tick of the disk's clock.
         unique_ns = int.from_bytes(os.urandom(7))
@@ -72,8 +80,8 @@ def make(root: Path, at_s: int, quota_bytes: int | None, found: dict[Place, Foun
 def _look_again(root: Path, found: dict[Place, Found]) -> dict[str, int]:
     """Bring what a walk found up to the logs of all writers; returns how far each was read.
 
-    What they name is looked at on disk once more: the walk may have passed before it changed. A block that was
-    logged, and is not there, is being written.
+    What they name is looked at on disk once more: the walk may have passed before it changed. A block that
+    was logged, and is not there, is being written.
     """
     read, named = dict[str, int](), defaultdict[tuple[str, bytes], list[Change]](list)
     for name in logs_in(root):
