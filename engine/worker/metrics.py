@@ -59,12 +59,16 @@ class WorkerMetrics(Collector):
             sum_value=left.counts.get(Count.STEP_SECONDS, 0),
         )
         yield from self._attested()
-        gauges = {
+        gauges: dict[str, tuple[str, float]] = {
             "kvitto_scheduler_running_requests": ("Requests that run.", left.report.running),
             "kvitto_scheduler_waiting_requests": ("Requests that wait.", left.report.waiting),
             "kvitto_scheduler_kv_tokens": (
                 "Tokens of running requests in the KV cache.",
                 left.report.kv_tokens,
+            ),
+            "kvitto_kv_blocks_in_use": (
+                "Blocks of the KV cache that are not free.",
+                left.counts.get(Count.KV_BLOCKS_IN_USE, 0),
             ),
             "kvitto_scheduler_prefill_left_tokens": (
                 "Tokens of prompts that are left to compute.",

@@ -45,6 +45,7 @@ class Count(StrEnum):
     STEP_SECONDS = "scheduler_step_seconds"
     STEP_EXPECTED_SECONDS = "scheduler_step_expected_seconds"
     JOURNAL_LOST_LINES = "journal_lost_lines"
+    KV_BLOCKS_IN_USE = "kv_blocks_in_use"
 
 
 class ReportFile:

@@ -121,6 +121,8 @@ class BareScheduler:
         self.requests: dict[str, Request] = {}
         self.running: list[Request] = []
         self.policy_faults = 2
+        pool = SimpleNamespace(num_gpu_blocks=101, get_usage=lambda: 0.25)
+        self.kv_cache_manager = SimpleNamespace(block_pool=pool)
 
     def get_request_counts(self) -> tuple[int, int]:
         return len(self.running), len(self.requests) - len(self.running)
@@ -153,6 +155,7 @@ def test_a_scheduler_says_at_once_what_it_is_and_after_a_step_what_it_has_to_do(
     left = report.read(tmp_path)
     assert left.report == WorkerReport(2, 1, 289, 944, False, "cd" * 32, (0.02, 1e-3, 1e-6))
     assert left.counts["scheduler_policy_faults"] == 2
+    assert left.counts["kv_blocks_in_use"] == 25
     assert scheduler.finish_requests(None, None) == "finished"
     assert report.read(tmp_path).report.running == 0
 
