@@ -4,12 +4,15 @@ import asyncio
 import contextlib
 import dataclasses
 import os
+import secrets
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -17,19 +20,24 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tokenizers import Tokenizer
 
 from engine.api import (
+    Attested,
     Deadlines,
     Engine,
     EngineFailed,
     EngineOptions,
     EngineUnavailable,
     GenerateRequest,
+    Generation,
+    Journals,
     PromptRefused,
     Role,
     Sampling,
     WorkerAddress,
 )
 from engine.proof import signed
+from engine.proof.attestation import DecodeAttestation
 from engine.proof.certificate import DeploymentKey
+from engine.proof.coverage import grade, output_tokens
 from engine.shapes.render import worker_command
 from engine.shapes.shape import WorkerSpec, default_cores
 
@@ -48,8 +56,10 @@ class Pair:
     options: EngineOptions
 
     @contextlib.asynccontextmanager
-    async def engine(self) -> AsyncIterator[Engine]:
-        engine = Engine(self.options)
+    async def engine(self, **changes: Any) -> AsyncIterator[Engine]:
+        """Each role its own stage and every token from decode, unless ``changes`` say otherwise."""
+        plain: dict[str, Any] = {"elastic": False, "first_token": False}
+        engine = Engine(dataclasses.replace(self.options, **{**plain, **changes}))
         await engine.open()
         try:
             yield engine
@@ -67,6 +77,20 @@ class Pair:
             lines = (await response.text()).splitlines()
         counters = ("vllm:num_requests_running{", "vllm:num_requests_waiting{")
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(counters))
+
+    async def attested(self, request_id: str) -> list[Attested]:
+        """What the workers' journals hold of a request; everything else in them is dropped."""
+        kept: list[Attested] = []
+
+        async def keep(batch: Sequence[Attested]) -> None:
+            kept.extend(one for one in batch if one.attestation.request_id == request_id)
+
+        journals = Journals(self.options)
+        await journals.open()
+        drained = await journals.drain(keep)
+        await journals.close()
+        assert drained.refused == 0
+        return kept
 
     async def until_idle(self, name: str) -> None:
         while await self.running(name):
@@ -106,6 +130,8 @@ def pair(short_folder: Path, model_dir: Path) -> Iterator[Pair]:
     folder = short_folder / "pair"
     (folder / "store").mkdir(parents=True)
     deployment = DeploymentKey.generate()
+    secret = secrets.token_bytes(32)
+    (folder / "call.secret").write_text(secret.hex())
     processes: dict[str, subprocess.Popen[bytes]] = {}
     addresses = []
     try:
@@ -125,6 +151,7 @@ def pair(short_folder: Path, model_dir: Path) -> Iterator[Pair]:
                 journal_dir=folder / f"{name}.journal",
                 key_file=folder / f"{name}.pem",
                 certificate_file=folder / f"{name}.certificate",
+                call_secret_file=folder / "call.secret",
                 context_tokens=2048,
                 cpu_cores=default_cores(role, os.cpu_count() or 1),
             )
@@ -135,6 +162,9 @@ def pair(short_folder: Path, model_dir: Path) -> Iterator[Pair]:
             salt_secret=b"s" * 32,
             deployment_public_key=signed.public_bytes(deployment.public),
             deadlines=Deadlines(health_interval_s=0.2),
+            call_secret=secret,
+            now_s=lambda: int(time.time()),
+            elastic=False,
         )
         with ThreadPoolExecutor(1) as thread:
             thread.submit(asyncio.run, until_ready(options, processes, folder)).result()
@@ -217,17 +247,112 @@ async def test_a_prompt_beyond_the_context_is_refused_by_the_worker(pair: Pair, 
         assert engine.ready, "a refusal says nothing about the worker"
 
 
-async def test_a_decode_worker_that_is_killed_fails_its_stream_and_refuses_the_next(
+async def whole(generation: Generation) -> list[int]:
+    return [token async for chunk in generation for token in chunk.token_ids]
+
+
+async def test_greedy_answers_do_not_depend_on_the_way_through_the_workers(pair: Pair, prompt_ids) -> None:
+    little = prompt_ids[:100]
+    answers: dict[str, list[int]] = {}
+    ways: dict[str, dict[str, Any]] = {
+        "decode draws": {},
+        "prefill draws": {"first_token": True},
+        "one does both": {"first_token": True, "elastic": True},
+    }
+    for number, (way, changes) in enumerate(ways.items()):
+        async with pair.engine(**changes) as engine:
+            generation = engine.submit(asked(f"r-2{number}", little))
+            answers[way] = await whole(generation)
+        attempts = generation.attempts
+        assert [attempt.stage for attempt in attempts] == (
+            ["both"] if way == "one does both" else ["prefill", "decode"]
+        )
+        assert attempts[0].output_to == {"decode draws": 0, "prefill draws": 1, "one does both": 16}[way]
+        attested = [one.attestation for one in await pair.attested(f"r-2{number}")]
+        assert grade(attempts, attested) == "attested"
+        assert len(attested) == 2
+    assert len(set(map(tuple, answers.values()))) == 1, answers
+    assert len(answers["decode draws"]) == 16
+
+
+@pytest.mark.parametrize("stage", ["prefill", "decode", "both"])
+async def test_a_call_that_is_cancelled_ends_at_once_and_is_attested(pair: Pair, prompt_ids, stage) -> None:
+    name = "p0" if stage == "prefill" else "d0"
+    request = asked(f"r-3-{stage}", prompt_ids[:90] if stage == "both" else prompt_ids * 4, max_tokens=1000)
+    request = dataclasses.replace(request, tenant=f"ten_{stage}")  # nothing of it is stored
+    async with pair.engine(elastic=stage == "both") as engine:
+        generation = engine.submit(request)
+        if stage != "prefill":
+            await anext(aiter(generation))
+        while not await pair.running(name):
+            await asyncio.sleep(0.01)
+        await generation.cancel()
+        begun_s = time.monotonic()
+        await asyncio.wait_for(pair.until_idle(name), 5)
+        print(f"{stage}: idle {time.monotonic() - begun_s:.3f} s after the cancel")
+    attempts = generation.attempts
+    attested = [one.attestation for one in await pair.attested(request.request_id)]
+    assert output_tokens(attempts) == (0 if stage == "prefill" else 1)
+    if stage == "prefill":
+        (aborted,) = attested
+        assert not aborted.computed, "nothing of it is billable"
+    else:
+        assert grade(attempts, attested) == "attested"
+        (decode,) = (one for one in attested if isinstance(one, DecodeAttestation))
+        assert decode.ended == "abort"
+        assert 1 <= decode.output_to < 1000
+
+
+async def test_a_drained_worker_ends_what_it_has_and_gets_nothing_more(pair: Pair, prompt_ids) -> None:
+    async with pair.engine(elastic=True, first_token=True) as engine:
+        running = engine.submit(asked("r-40", prompt_ids[:100], max_tokens=200))
+        reading = aiter(running)
+        await anext(reading)
+        await engine.drain("d0")
+        assert [worker.draining for worker in engine.snapshot()] == [False, True]
+        other = engine.submit(asked("r-41", prompt_ids[:100]))
+        assert len(await whole(other)) == 16
+        assert {attempt.worker for attempt in other.attempts} == {"p0"}
+        rest = [token async for chunk in reading for token in chunk.token_ids]
+        assert len(rest) == 199
+        assert {attempt.worker for attempt in running.attempts} == {"d0"}
+        await engine.drain("d0", draining=False)
+        assert engine.ready
+
+
+async def test_a_stream_whose_worker_is_killed_goes_on_elsewhere_with_the_same_tokens(
     pair: Pair, prompt_ids
 ) -> None:
-    """Last in the module: it leaves the pair without its decode worker."""
-    async with pair.engine() as engine:
-        reading = aiter(engine.submit(asked("r-9", prompt_ids, max_tokens=1000)))
-        await anext(reading)
-        pair.processes["d0"].kill()
+    """Last in the module but one: it leaves the pair without its decode worker."""
+    async with pair.engine(elastic=True) as engine:
+        undisturbed = await whole(engine.submit(asked("r-50", prompt_ids, max_tokens=100)))
+        with_state = dataclasses.replace(asked("r-51", prompt_ids, max_tokens=1000))
+        with_state = dataclasses.replace(
+            with_state, sampling=dataclasses.replace(with_state.sampling, seed=1, temperature=1.0)
+        )
+        doomed = aiter(engine.submit(with_state))
+        await anext(doomed)
+        generation = engine.submit(asked("r-52", prompt_ids, max_tokens=100))
+        tokens: list[int] = []
+        async for chunk in generation:
+            tokens += chunk.token_ids
+            if len(tokens) == 20:
+                pair.processes["d0"].kill()
         with pytest.raises(EngineFailed, match="d0"):
-            _ = [chunk async for chunk in reading]
-        reading = aiter(engine.submit(asked("r-10", prompt_ids)))
+            _ = [chunk async for chunk in doomed]
+    assert tokens == undisturbed
+    before, killed, after = generation.attempts
+    assert (before.worker, killed.worker, after.worker) == ("p0", "d0", "p0")
+    assert (killed.output_from, killed.output_to, after.output_to) == (0, after.output_from, 100)
+    assert output_tokens(generation.attempts) == 100
+    journals = await pair.attested("r-52")
+    assert grade(generation.attempts, [one.attestation for one in journals]) == "gateway-counted"
+
+
+async def test_strict_roles_without_a_decode_worker_refuse(pair: Pair, prompt_ids) -> None:
+    """Last in the module."""
+    async with pair.engine() as engine:
+        reading = aiter(engine.submit(asked("r-60", prompt_ids)))
         with pytest.raises(EngineUnavailable):
             await anext(reading)
         assert not engine.ready
