@@ -35,8 +35,11 @@ class Delays:
 
     @property
     def bound_s(self) -> float:
-        """The weighted share, which is the short prompt's own time over its weight, and one step."""
-        return _first_s(self.alone) / self.weight + STEP_BUDGET_S
+        """The weighted share, which is the short prompt's own time over its weight, and one step.
+
+        A step beside the burst is the time between two tokens there: longer than its budget on a slow machine.
+        """
+        return _first_s(self.alone) / self.weight + max(STEP_BUDGET_S, _gap_s(self.beside))
 
 
 def rows(delays: list[Delays]) -> list[Row]:
