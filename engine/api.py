@@ -99,7 +99,7 @@ class Engine:
 
     @property
     def counts(self) -> Counts:
-        """What its router did since the process began; the numbers only rise."""
+        """What was placed where and why, refused, retried: numbers that only rise, for metrics."""
         return self._router.counts
 
     def submit(self, request: GenerateRequest) -> Generation:

@@ -147,8 +147,9 @@ class Leases:
             self._away = True
             for worker in self._workers:
                 worker.others = NOTHING
+            asked += self._take()
             self._counts.unshared += len(asked)
-            self._answer_alone([*asked, *self._take()])
+            self._answer_alone(asked)
             return
         self._away = False
         for each, choice in zip(asked, choices, strict=True):

@@ -36,13 +36,15 @@ _UNLIMITED: Final = Quotas()
 class Published(Enum):
     """How a publication ended.
 
-    Written now, there already (its promise renewed), refused by the disk, or without room in its quota.
+    Written now, there already (its promise renewed), refused by the disk, or without room in its quota: there
+    an owed block takes no promise's place, and stays owed.
     """
 
     WRITTEN = "written"
     RENEWED = "renewed"
     REFUSED = "refused"
     FULL = "full"
+    OWED_WITHOUT_ROOM = "owed without room"
 
 
 class Loaded(Enum):
@@ -298,8 +300,9 @@ class TenantBlocks:
     def publish_sealed(self, block_hash: bytes, sealed: block.Sealed, retention_class: str) -> Published:
         """Write a sealed block.
 
-        REFUSED when the disk does not take it, and then for some seconds at once. FULL when it has no room:
-        it takes no longer promise's place, an owed one no promise's, and none is stored without its parent.
+        REFUSED when the disk does not take it, and then for some seconds at once. FULL or OWED_WITHOUT_ROOM
+        when it has no room: it takes no longer promise's place, an owed one no promise's, and none is stored
+        without its parent.
         """
         if not self._store.writable():
             return Published.REFUSED
@@ -308,12 +311,13 @@ class TenantBlocks:
         if follows and not evictor.quotas.unlimited and not self._there(sealed.parent):
             return Published.FULL
         ends_s = self._store.promise_end_s(retention_class)
-        asked = Term(ends_s, promised=self._store.promises and not self._tombstones.owes(block_hash))
+        owed = self._tombstones.owes(block_hash)
+        asked = Term(ends_s, promised=self._store.promises and not owed)
         wish, term = Wish(self._place, block_hash, sealed.parent, sealed.file_bytes, asked), None
         try:
             term = evictor.admit(wish)
             if term is None:
-                return Published.FULL
+                return Published.OWED_WITHOUT_ROOM if owed else Published.FULL
             self._make(path.parent)
             block.write(path, self._store.temporary_name(path), sealed, term)
         except OSError:

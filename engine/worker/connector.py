@@ -10,7 +10,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
-from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorRole
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorRole,
+    SupportsHMA,
+)
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from engine.retention import RETENTION_S
@@ -60,8 +64,14 @@ class PrefixStoreConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vllm is
         self._namespace = ""
         if self._store is not None:
             namespace = layout.namespace_of(vllm_config, kv_cache_config, extra["identity"])
-            self._namespace = namespace.digest
-            self._store.describe(namespace)
+            if namespace is None:
+                _LOG.warning(
+                    "the store is off: vLLM marks nothing of this model's KV cache as prefix-cacheable"
+                )
+                self._store = None
+            else:
+                self._namespace = namespace.digest
+                self._store.describe(namespace)
         journal_dir = Path(extra["journal_dir"])
         self._counts_file = ReportFile.of_rank(journal_dir, vllm_config.parallel_config.rank)
         self._planner: Planner | None = None
@@ -142,9 +152,10 @@ class PrefixStoreConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vllm is
         """vLLM: the KV cache is allocated."""
         if self._store is None:
             return
-        layers = list(self._kv_cache_config.kv_cache_groups[0].layer_names)
-        self._mover = Mover(self._store, self._namespace, kv_caches, layers)
-        expected = layout.block_bytes(self._kv_cache_config)
+        group = layout.stored_group(self._kv_cache_config)
+        assert group is not None, "without a stored group there is no store"
+        self._mover = Mover(self._store, self._namespace, kv_caches, list(group.layer_names))
+        expected = layout.block_bytes(group)
         if self._mover.block_bytes != expected:
             raise layout.LayoutUnsupported(
                 f"a block has {self._mover.block_bytes} bytes, {expected} expected"
@@ -189,7 +200,7 @@ class PrefixStoreConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vllm is
             return
         counts = self._mover.counts
         counts[Count.EXPIRED_BLOCKS] = self._keeper.expired_blocks
-        counts[Count.EVICTED_BLOCKS] = self._store.evictor.evicted_blocks
+        counts[Count.EVICTED_BLOCKS] = self._store.evictor.evicted_blocks + self._keeper.evicted_blocks
         self._counts_file.leave(lambda: rank_says(counts), at_once=True)
 
     def shutdown(self) -> None:
@@ -198,6 +209,17 @@ class PrefixStoreConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vllm is
             if half is not None:
                 half.close()
         leave_quickly()
+
+
+class StorelessConnector(PrefixStoreConnector, SupportsHMA):  # type: ignore[misc]  # vllm is untyped here
+    """Of a worker without a store: it attests, and leaves vLLM its hybrid manager, which some models need."""
+
+    def request_finished_all_groups(
+        self, request: Any, block_ids: tuple[list[int], ...]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        """vLLM: a request ended; its blocks may be freed at once."""
+        finished: tuple[bool, dict[str, Any] | None] = self.request_finished(request, block_ids[0])
+        return finished
 
 
 def _store_of(extra: Mapping[str, Any]) -> PrefixStore | None:

@@ -20,12 +20,13 @@ if __name__ in ("__main__", "__mp_main__"):
     die_with_parent()
 
 _CONNECTOR: Final = "PrefixStoreConnector"
+_CONNECTOR_WITHOUT_STORE: Final = "StorelessConnector"
 
 
 def server_arguments(spec: WorkerSpec, identity: dict[str, str]) -> list[str]:
     """Arguments of vLLM's API server for a worker; ``identity`` goes into the store's namespace."""
     transfer = {
-        "kv_connector": _CONNECTOR,
+        "kv_connector": _CONNECTOR if spec.store_dir is not None else _CONNECTOR_WITHOUT_STORE,
         "kv_connector_module_path": "engine.worker.connector",
         "kv_role": "kv_both",
         "kv_load_failure_policy": "recompute",
@@ -111,16 +112,13 @@ def main(spec_file: Path) -> None:
     _free_socket(spec.socket)
     from prometheus_client import REGISTRY
 
-    from engine.store.directory import PrefixStore
-    from engine.worker import clock, layout
+    from engine.worker import layout
     from engine.worker.metrics import WorkerMetrics
     from engine.worker.routes import Desk, WorkerRoutes
 
     WorkerRoutes.desk = desk = Desk.of(spec)
     REGISTRY.register(WorkerMetrics(spec.journal_dir, desk.journal, lambda: desk.draining))
 
-    if spec.store_dir is not None:
-        PrefixStore(spec.store_dir, clock.now_s).sweep(clock.now_s())
     identity = {"model": layout.model_digest(spec.model_dir), "recipe": spec.recipe_version}
     _serve(server_arguments(spec, identity))
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,6 +12,7 @@ from engine.proof.prefix import ROOT_HASH
 from engine.store.namespace import Namespace
 
 _WEIGHTS: Final = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
+_WITHOUT: Final = ": run this model without a store"
 _TOKENIZER: Final = ("tokenizer*", "special_tokens_map.json", "vocab*", "merges.txt")
 
 
@@ -30,43 +32,83 @@ def model_digest(model_dir: Path) -> str:
     return str(digest.hexdigest())
 
 
-def block_bytes(kv_cache_config: Any) -> int:
-    """Bytes of one block over all layers."""
-    (group,) = kv_cache_config.kv_cache_groups
-    return int(group.kv_cache_spec.page_size_bytes) * len(group.layer_names)
+def stored_group(kv_cache_config: Any) -> Any | None:
+    """The group of layers whose blocks are stored; None when vLLM marks none as prefix-cacheable.
+
+    A block's file stands for its tokens in all layers, alone, as attention over the whole context does.
+    What vLLM rebuilds by a bounded replay, or keeps for one request, it marks itself. Blocks of a window or
+    of a recurrent state stand for their tokens only where the prompt ends. With several groups vLLM ends its
+    engine when a single block turns out to be corrupt; it puts window and whole context into one group where
+    the connector does not support its hybrid manager, as ours does not.
+
+    Raises:
+        LayoutUnsupported: several groups, or layers that do not keep the whole context.
+    """
+    groups = kv_cache_config.kv_cache_groups
+    if not kv_cache_config.prefix_cacheable_group_ids:
+        return None
+    if len(groups) > 1:
+        kinds = ", ".join(sorted({type(group.kv_cache_spec).__name__ for group in groups}))
+        raise LayoutUnsupported(
+            f"{len(groups)} groups of KV cache ({kinds}), the prefix store keeps one{_WITHOUT}"
+        )
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, RSWASpec
+
+    for spec in layer_specs(groups[0]).values():
+        if not isinstance(spec, FullAttentionSpec) or isinstance(spec, RSWASpec):
+            raise LayoutUnsupported(f"{type(spec).__name__} does not keep a whole context{_WITHOUT}")
+    return groups[0]
 
 
-def namespace_of(vllm_config: Any, kv_cache_config: Any, identity: dict[str, str]) -> Namespace:
+def layer_specs(group: Any) -> dict[str, Any]:
+    """How each layer of a group keeps its KV, by the layer's name."""
+    specs = getattr(group.kv_cache_spec, "kv_cache_specs", {})
+    return {name: specs.get(name, group.kv_cache_spec) for name in group.layer_names}
+
+
+def block_bytes(group: Any) -> int:
+    """Bytes of one block over all layers of a group."""
+    return sum(int(spec.page_size_bytes) for spec in layer_specs(group).values())
+
+
+def namespace_of(vllm_config: Any, kv_cache_config: Any, identity: dict[str, str]) -> Namespace | None:
     """The namespace of a worker: its digest (SHA-256) covers all that decides what a block's bytes mean.
 
     Args:
         vllm_config: vLLM's whole configuration.
-        kv_cache_config: its KV cache: one group of full attention.
+        kv_cache_config: its KV cache.
         identity: model digest and recipe version, from `engine.worker.launch`.
 
+    Returns:
+        None when nothing of the model's KV cache may be stored.
+
     Raises:
-        LayoutUnsupported: several groups of KV cache, or more than one rank.
+        LayoutUnsupported: see `stored_group`; or more than one rank.
     """
-    _require(vllm_config, kv_cache_config)
-    (group,) = kv_cache_config.kv_cache_groups
-    spec = group.kv_cache_spec
+    group = stored_group(kv_cache_config)
+    if group is None:
+        return None
+    _require(vllm_config)
+    block_tokens = int(group.kv_cache_spec.block_size)
+    specs = [_spec_facts(vllm_config, spec) for spec in layer_specs(group).values()]
     facts = {
         "identity": identity,
         "vllm": _vllm_version(),
-        "isa": _attention_isa(vllm_config, spec),
-        "spec": type(spec).__name__,
-        "dtype": str(getattr(spec, "dtype", "")),
-        "block_tokens": int(spec.block_size),
-        "heads": int(getattr(spec, "num_kv_heads", 0)),
-        "head_size": int(getattr(spec, "head_size", 0)),
-        "page_bytes": int(spec.page_size_bytes),
+        "block_tokens": block_tokens,
         "layers": list(group.layer_names),
+        "specs": specs[:1] if all(spec == specs[0] for spec in specs) else specs,
         "layout": str(kv_cache_config.kv_cache_layout),
         "ranks": int(vllm_config.parallel_config.world_size),
         "root_hash": ROOT_HASH.hex(),
     }
-    block_tokens = int(spec.block_size)
     return Namespace(_digest(facts), promises_digest(identity, block_tokens), block_tokens, facts)
+
+
+def _spec_facts(vllm_config: Any, spec: Any) -> dict[str, str]:
+    """All that vLLM says of how a layer keeps its KV, as text."""
+    said = {each.name: str(getattr(spec, each.name)) for each in fields(spec)}
+    kind, page_bytes = type(spec).__name__, str(spec.page_size_bytes)
+    return {**said, "spec": kind, "page_bytes": page_bytes, "isa": _attention_isa(vllm_config, spec)}
 
 
 def promises_digest(identity: dict[str, str], block_tokens: int) -> str:
@@ -78,9 +120,7 @@ def _digest(facts: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def _require(vllm_config: Any, kv_cache_config: Any) -> None:
-    if len(kv_cache_config.kv_cache_groups) != 1:
-        raise LayoutUnsupported("the prefix store serves models with one group of KV cache")
+def _require(vllm_config: Any) -> None:
     if vllm_config.parallel_config.world_size != 1:
         raise LayoutUnsupported("the prefix store serves one rank a worker")
     if vllm_config.cache_config.prefix_caching_hash_algo != "sha256_cbor":

@@ -23,6 +23,8 @@ _COUNTERS: Final = {
     Count.PUBLISHED_BLOCKS: "Blocks written to the prefix store.",
     Count.PUBLISHED_BYTES: "Bytes of the blocks that were written.",
     Count.REFUSED_PUBLICATIONS: "Publications that the disk did not take, each with all that follow.",
+    Count.FULL_PUBLICATIONS: "Publications without room in the quota, each with all that follow.",
+    Count.OWED_WITHOUT_ROOM: "Publications of owed blocks, which take no promise's place, without room.",
     Count.EVICTED_BLOCKS: "Blocks that went for want of room.",
     Count.EXPIRED_BLOCKS: "Blocks that went after the end of their promise.",
     Count.POLICY_FAULTS: "Faults of our scheduling; the step was vLLM's own.",

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from engine.store.directory import Loaded, PrefixStore, Published, TenantBlocks
 from engine.worker import clock
-from engine.worker.copy import BlockRows
+from engine.worker.copy import Rows, rows_of
 from engine.worker.messages import BlockJob, StepReport
 from engine.worker.patience import Patience, answer
 from engine.worker.report import Count, Counts
@@ -33,7 +33,7 @@ class Load:
         self.ended = False
         self._lock = threading.Lock()
 
-    def run(self, blocks: TenantBlocks, rows: BlockRows) -> None:
+    def run(self, blocks: TenantBlocks, rows: Rows) -> None:
         """Read block after block; runs in a thread."""
         payload = memoryview(bytearray(rows.block_bytes))
         for block_id, block_hash in zip(self.job.block_ids, self.job.block_hashes, strict=True):
@@ -71,7 +71,7 @@ class Mover:
     Args:
         store: the prefix store.
         namespace: digest of what computes the blocks.
-        kv_caches: layer name -> tensor, see `BlockRows`.
+        kv_caches: layer name -> tensor, see `rows_of`.
         layers: order of the layers in a block's file.
     """
 
@@ -80,7 +80,7 @@ class Mover:
     ) -> None:
         self._store = store
         self._namespace = namespace
-        self._rows = BlockRows(kv_caches, layers)
+        self._rows = rows_of(kv_caches, layers)
         self._loads: dict[str, Load] = {}
         self._failed_block_ids: set[int] = set()
         self._report = StepReport()
@@ -156,7 +156,9 @@ class Mover:
                 self.counts[Count.PUBLISHED_BYTES] += self.block_bytes
             if published is Published.REFUSED:
                 self._refused(job, index)
-            if published in (Published.REFUSED, Published.FULL):
+            self.counts[Count.FULL_PUBLICATIONS] += published is Published.FULL
+            self.counts[Count.OWED_WITHOUT_ROOM] += published is Published.OWED_WITHOUT_ROOM
+            if published not in (Published.WRITTEN, Published.RENEWED):
                 return  # without its parent no later block is ever found
 
     def _publish(self, blocks: TenantBlocks, job: BlockJob, index: int) -> Published:

@@ -23,6 +23,8 @@ from engine.worker.report import Count, Counts
 
 PACE_CONFIG: Final = "kvitto_pace"
 
+STEP_LOG: Final = "step of %d tokens: %.4f s, expected %.4f s, at least %.4f s, margin %.2f"
+
 _LOG: Final = logging.getLogger("vllm.kvitto.pacer")
 _STEPS_PER_WRITE: Final = 64
 _STAND_MAX_STEPS: Final = 16
@@ -31,12 +33,16 @@ _TOKENS_WORTH_LEARNING: Final = 16
 
 @dataclass(slots=True)
 class StepPlan:
-    """One step: its order, the chunks of those that hold a place, and a budget for what else is admitted."""
+    """One step: its order, the chunks of those that hold a place, and a budget for what else is admitted.
+
+    ``least_s`` is what it takes with the smallest chunk that makes progress.
+    """
 
     ordered: list[Prompt]
     placed: dict[str, int]
     budget: StepBudget
     gives_way: bool
+    least_s: float
     rank: dict[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -48,6 +54,15 @@ class StepPlan:
         if placed is not None:
             return min(placed, wanted_tokens)
         return self.budget.offer(context_tokens, wanted_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step that was scheduled; ``least_s`` is the plan's, 0 without one."""
+
+    work: Work
+    largest_chunk_tokens: int
+    least_s: float
 
 
 class Pacer:
@@ -88,7 +103,7 @@ class Pacer:
             waiting: prompts that could be admitted; empty while no place is free.
             decode: what the decoding requests add to the step.
         """
-        budget = StepBudget.of(self.law, self._step_budget_s, tokens_max, decode)
+        budget = StepBudget.of(self.law, self._step_budget_s / self._fit.margin, tokens_max, decode)
         ordered = self._fair.order([*placed, *waiting], self.law, budget.quantum_s)
         names = {prompt.request_id for prompt in placed}
         if self._stand_steps and placed:
@@ -97,11 +112,15 @@ class Pacer:
         chunks = share_step(ordered, dataclasses.replace(budget))
         admitted = [prompt.request_id not in names and prompt.request_id in chunks for prompt in ordered]
         first = admitted.index(True) if True in admitted else len(ordered)
+        least = decode
+        if chunk := next((prompt for prompt in ordered if prompt.request_id in chunks), None):
+            least += Work.chunk(chunk.computed_tokens, min(chunk.remaining.tokens, budget.floor_tokens))
         return StepPlan(
             ordered=ordered,
             placed={name: chunks.get(name, 0) for name in names},
             budget=budget,
             gives_way=any(prompt.request_id in names for prompt in ordered[first:]),
+            least_s=self.law.step_s(least),
         )
 
     def scheduled(self, plan: StepPlan, work: Mapping[str, Work]) -> None:
@@ -117,15 +136,16 @@ class Pacer:
             self._stand_steps = self._stand_next
             self._stand_next = min(self._stand_next * 2, _STAND_MAX_STEPS)
 
-    def measured(self, work: Work, largest_chunk_tokens: int, seconds: float) -> None:
+    def measured(self, step: Step, seconds: float) -> None:
         """Learn from a step. Steps of decoding alone follow another law and teach nothing about prefill."""
-        if largest_chunk_tokens < _TOKENS_WORTH_LEARNING:
+        if step.largest_chunk_tokens < _TOKENS_WORTH_LEARNING:
             return
-        _LOG.debug("step: %d tokens, %.4f s, expected %.4f s", work.tokens, seconds, self.law.step_s(work))
+        expected_s = self.law.step_s(step.work)
+        _LOG.debug(STEP_LOG, step.work.tokens, seconds, expected_s, step.least_s, self._fit.margin)
         self.counts[Count.STEPS] += 1
         self.counts[Count.STEP_SECONDS] += seconds
-        self.counts[Count.STEP_EXPECTED_SECONDS] += self.law.step_s(work)
-        self._fit.learn(work, seconds)
+        self.counts[Count.STEP_EXPECTED_SECONDS] += expected_s
+        self._fit.learn(step.work, seconds)
         self._learned += 1
         if self._learned % _STEPS_PER_WRITE == 0:
             self._keep()

@@ -35,6 +35,8 @@ class Count(StrEnum):
     PUBLISHED_BLOCKS = "store_published_blocks"
     PUBLISHED_BYTES = "store_published_bytes"
     REFUSED_PUBLICATIONS = "store_refused_publications"
+    FULL_PUBLICATIONS = "store_full_publications"
+    OWED_WITHOUT_ROOM = "store_owed_without_room_publications"
     QUARANTINED_BLOCKS = "store_quarantined_blocks"
     EVICTED_BLOCKS = "store_evicted_blocks"
     EXPIRED_BLOCKS = "store_expired_blocks"

@@ -73,7 +73,6 @@ class ReportedMixin(_Base):  # type: ignore[misc]  # vllm is untyped here
             prefill_tokens=sum(
                 max(request.num_prompt_tokens - request.num_computed_tokens, 0)
                 for request in self.requests.values()
-                if not request.is_finished()
             ),
             draining=False,
             namespace=self.connector.namespace,

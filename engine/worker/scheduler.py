@@ -27,7 +27,7 @@ from engine.cost import Work
 from engine.policy import Prompt
 from engine.wire import OUTPUT_FROM, TENANT, WEIGHT
 from engine.worker import clock
-from engine.worker.pacer import PACE_CONFIG, Pacer, StepPlan
+from engine.worker.pacer import PACE_CONFIG, Pacer, Step, StepPlan
 from engine.worker.reported import ReportedMixin
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class PacedMixin(_Base):  # type: ignore[misc]  # vllm is untyped here
         self.policy_faults = 0
         self._plan: StepPlan | None = None
         self._held_back: list[Any] = []
-        self._measures: dict[int, tuple[Work, int, float]] = {}
+        self._measures: dict[int, tuple[Step, float]] = {}
         self._ended_s = 0.0
         self._pacer: Pacer | None = self._guarded(self._make_pacer, None)
 
@@ -193,7 +193,8 @@ class PacedMixin(_Base):  # type: ignore[misc]  # vllm is untyped here
         if len(self._measures) >= _MEASURES_MAX:
             self._measures.clear()  # vLLM has dropped steps without an answer
         if work:
-            self._measures[id(output)] = sum(work.values(), Work()), largest, started_s
+            least_s = 0.0 if self._plan is None else self._plan.least_s
+            self._measures[id(output)] = Step(sum(work.values(), Work()), largest, least_s), started_s
 
     def _measure(self, pacer: Pacer, output: Any) -> None:
         """A step runs from its decision, or from the end of the one before if that was still running then."""
@@ -201,8 +202,8 @@ class PacedMixin(_Base):  # type: ignore[misc]  # vllm is untyped here
         self._ended_s = now_s
         measure = self._measures.pop(id(output), None)
         if measure is not None:
-            work, largest, started_s = measure
-            pacer.measured(work, largest, now_s - max(started_s, last_s))
+            step, started_s = measure
+            pacer.measured(step, now_s - max(started_s, last_s))
 
 
 class TailScheduler(ReportedMixin, PacedMixin, Scheduler):  # type: ignore[misc]  # vllm is untyped here

@@ -1,6 +1,7 @@
 """`python -m tests.bench`: starts a stack of its own twice, prints what it does beside what is promised.
 
-Exit status 1 when a limit is broken. Seconds of a busy machine say little; trust the ratio.
+`python -m tests.bench store` measures the prefix store alone, without a stack. Exit status 1 when a limit is
+broken. Seconds of a busy machine say little; trust the ratio.
 """
 
 import os
@@ -12,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench import first_token, memory, start
+from tests.bench import first_token, memory, start, store
 from tests.bench.row import Row
 from tests.bench.stack import Stack
 
@@ -39,16 +40,21 @@ def table_of(rows: list[Row]) -> Table:
     return table
 
 
-def main() -> int:
-    """Measure in a temporary data directory, print, clean up."""
+def of_a_stack() -> list[Row]:
+    """Measure in a temporary data directory; clean up."""
     place = Path(tempfile.mkdtemp(prefix="kv-bench-", dir="/tmp"))  # sockets need a short path
     place.chmod(0o711)  # as root, Postgres's own account has to pass through
     stack = Stack.fresh(place / "d")
     try:
-        rows = measure(stack)
+        return measure(stack)
     finally:
         stack.down()
         shutil.rmtree(place, ignore_errors=True)
+
+
+def main() -> int:
+    """Measure what the arguments name, a whole stack without any; print."""
+    rows = store.main() if sys.argv[1:] == ["store"] else of_a_stack()
     Console(width=max(Console().width, 150)).print(table_of(rows))
     return 0 if all(row.kept for row in rows) else 1
 

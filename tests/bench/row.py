@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Unit = Literal["s", "GiB", "ratio"]
-FORMATS: dict[Unit, str] = {"s": "{:.3f} s", "GiB": "{:.2f} GiB", "ratio": "{:.3f}"}
+Unit = Literal["s", "ms", "GiB", "ratio"]
+FORMATS: dict[Unit, str] = {"s": "{:.3f} s", "ms": "{:.3f} ms", "GiB": "{:.2f} GiB", "ratio": "{:.3f}"}
 
 
 @dataclass(frozen=True, slots=True)

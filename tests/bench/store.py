@@ -5,10 +5,17 @@ read a payload.
 """
 
 import hashlib
+import json
 import os
+import resource
+import subprocess
+import sys
+import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
+from statistics import median, quantiles
 from typing import Final
 
 from rich.console import Console
@@ -17,7 +24,10 @@ from rich.progress import Progress
 from engine.proof.prefix import ROOT_HASH
 from engine.store import block
 from engine.store.block import BlockName
+from engine.store.directory import PrefixStore
+from engine.store.evict import Quotas
 from engine.store.places import Place
+from tests.bench.row import Row
 
 BLOCKS: Final = 1_000_000
 PROMPT_BLOCKS: Final = 64  # 4,096 tokens
@@ -64,3 +74,69 @@ def _write(root: Path, prompts: range) -> None:
             os.utime(file, (ends_s, ends_s))
             os.close(file)
             parent = block_hash
+
+
+def measure(root: Path, blocks: int) -> list[Row]:
+    """Build a store of so many blocks and measure what a worker asks of it."""
+    started_s = time.perf_counter()
+    build(root, blocks)
+    built = Row(f"{blocks:,} blocks written", time.perf_counter() - started_s, "s")
+    return [built, *look_up_rows(root, blocks), *sweep_rows(root, blocks)]
+
+
+def look_up_rows(root: Path, blocks: int) -> list[Row]:
+    """Time look-ups of 64 blocks as a worker's thread makes them, pinning what is there."""
+    store = PrefixStore(root, lambda: int(time.time()))
+    prompts = blocks // PROMPT_BLOCKS
+    rows = []
+    for name, there in (("hit", PROMPT_BLOCKS), ("half", PROMPT_BLOCKS // 2), ("miss", 0)):
+        took_ms = []
+        for turn in range(LOOK_UPS):
+            prompt = turn * 7919 % prompts
+            hashes = chain(prompt)[:there] + chain(prompts + prompt)[there:]
+            tenant = store.namespace(NAMESPACE, tenant_of(prompt))
+            started_s = time.perf_counter()
+            found = tenant.hold(hashes)
+            took_ms.append(1000 * (time.perf_counter() - started_s))
+            assert (found.blocks, found.owed) == (there, 0)
+            found.release()
+        slow = quantiles(took_ms, n=20)[-1]
+        rows.append(
+            Row(
+                f"look-up of 4,096 tokens, {name}",
+                slow,
+                "ms",
+                LOOK_UP_MS_MAX,
+                f"p95; median {median(took_ms):.3f} ms",
+            )
+        )
+    return rows
+
+
+def sweep_rows(root: Path, blocks: int) -> list[Row]:
+    """Sweep as the keeper does, in its child process: unlimited, then with a quota that is nearly full."""
+    file_bytes = block.HEADER_BYTES + sum(view.nbytes for view in _PAYLOAD)
+    used_bytes = blocks // PROMPT_BLOCKS * PROMPT_BLOCKS * file_bytes
+    rows = []
+    for name, quotas in (
+        ("no quota", Quotas()),
+        ("quota nearly full, headers read", Quotas(int(used_bytes * 1.05))),
+        ("quota nearly full, again", Quotas(int(used_bytes * 1.05))),
+        ("quota that evicts 1 in 100", Quotas(int(used_bytes * 0.99))),
+    ):
+        orders = {"root": str(root), "quotas": asdict(quotas), "fresh_s": 0, "parent": os.getpid()}
+        started_s, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+        command = [sys.executable, "-m", "engine.worker.keeper", json.dumps(orders)]
+        swept = subprocess.run(command, capture_output=True, check=True)
+        wall_s, after = time.perf_counter() - started_s, resource.getrusage(resource.RUSAGE_CHILDREN)
+        report = json.loads(swept.stdout)
+        cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        remark = f"{cpu_s:.0f} s CPU, at most {after.ru_maxrss / 1024:.0f} MiB, {report['evicted']:,} evicted"
+        rows.append(Row(f"sweep, {name}", wall_s, "s", SWEEP_S_MAX, remark))
+    return rows
+
+
+def main() -> list[Row]:
+    """Measure in a temporary folder; clean up."""
+    with tempfile.TemporaryDirectory(prefix="kv-store-", dir="/tmp") as folder:
+        return measure(Path(folder) / "store", BLOCKS)

@@ -125,6 +125,36 @@ def test_many_steps_of_one_kind_do_not_wash_out_the_others() -> None:
     assert worst_error(learned(CostLaw(), steps), law) < 0.15
 
 
+def late_steps(spread: float, law: CostLaw, rounds: int = 10) -> tuple[float, CostFit]:
+    """Fits a machine with this much noise; the share of steps that a budget over its margin is missed by."""
+    fit, random_, late, count = CostFit(law), seeded(6), 0, 0
+    for _ in range(rounds):
+        for tokens, context in random_.sample(MET, len(MET)):
+            work = Work.chunk(context, tokens)
+            # As if the chunk had been cut to what the law gives for the budget over the margin.
+            expected_s = fit.law.step_s(work)
+            seconds = law.step_s(work) * (1 + abs(random_.gauss(0, spread)))
+            count, late = count + 1, late + (seconds > 1.1 * expected_s * fit.margin)
+            fit.learn(work, seconds)
+    return late / count, fit
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.05, 0.15, 0.3])
+def test_with_its_margin_one_step_in_twenty_is_late_by_more_than_a_tenth(spread: float) -> None:
+    share, fit = late_steps(spread, CostLaw())
+    assert share < 0.1
+    assert fit.margin == 1.0 or spread > 0.05
+
+
+def test_a_margin_is_bounded_and_needs_some_steps() -> None:
+    fit, work = CostFit(CostLaw()), Work.chunk(0, 64)
+    for seconds in [*[0.05] * 9, *[5.0] * 10]:
+        fit.learn(work, seconds)
+        assert fit.margin == 1.0
+    fit.learn(work, 50.0)
+    assert fit.margin == 1.5
+
+
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
 def test_what_no_clock_can_have_measured_is_ignored(seconds: float) -> None:
     fit = CostFit(CostLaw())

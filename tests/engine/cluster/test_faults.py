@@ -2,11 +2,12 @@
 
 import asyncio
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from engine.api import (
@@ -25,9 +26,10 @@ from engine.proof.coverage import grade, output_tokens
 TOKENS = tuple(range(1000, 1010))
 BRIEF = Deadlines(prefill_s=2, first_token_s=2, token_gap_s=0.3, health_interval_s=0.01)
 
-# What happens to a call: a refusal, a lie or silence about its prompt, or death after so many tokens.
-Fate = str | int
-fates = st.lists(st.sampled_from(["busy", "lie", "mute"]) | st.integers(0, 6), max_size=5)
+# A call's fate: nothing, a refusal, a lie or silence about its prompt, or death after so many tokens.
+Fate = str | int | None
+fates = st.lists(st.none() | st.sampled_from(["busy", "lie", "mute"]) | st.integers(0, 6), max_size=5)
+SHAPES = {"split": ["prefill", "prefill", "decode", "decode"], "mono": ["both", "both", "both"]}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +38,8 @@ class Plan:
     max_tokens: int
     stop_at: int | None
     stateful: bool
-    options: dict[str, bool]
+    first_token: bool = False
+    shape: str = "split"
 
     @property
     def expected(self) -> list[TokenChunk]:
@@ -62,22 +65,31 @@ plans = st.builds(
     st.integers(1, 6),
     st.none() | st.integers(0, 6),
     st.booleans(),
-    st.fixed_dictionaries({"first_token": st.booleans(), "elastic": st.booleans()}),
+    st.booleans(),
+    st.sampled_from(list(SHAPES)),
 )
 
 
 class Fated:
-    """Gives each call its fate, in the order in which calls come."""
+    """Gives each call its fate, in the order in which calls come; notes which half of a request it broke."""
 
-    def __init__(self, double: Any, left: list[Fate]) -> None:
-        self._double = double
-        self._left = left
-        double.tokens, double.chunk_tokens = TOKENS, 1
-        double.on_prefill = double.on_decode = self
+    def __init__(self, doubles: list[Any], plan: Plan) -> None:
+        self._left = list(plan.fates)
+        self._max_tokens = plan.max_tokens
+        self.broken: list[str] = []
+        for double in doubles:
+            double.tokens, double.chunk_tokens = TOKENS, 1
+            double.on_prefill = double.on_decode = functools.partial(self._meet, double)
 
-    async def __call__(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
-        double, stage = self._double, body["kv_transfer_params"]["stage"]
+    async def _meet(self, double: Any, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        params = body["kv_transfer_params"]
+        stage = params["stage"]
+        asked = 1 if stage == "prefill" else self._max_tokens - params["output_from"]
+        assert body["sampling_params"]["max_tokens"] == asked > 0
         fate = self._left.pop(0) if self._left else None
+        if fate is not None:
+            begun = stage == "both" and fate in range(1, 7)
+            self.broken.append("output" if begun or stage == "decode" else "prompt")
         match fate, stage:
             case None, "prefill":
                 return await double.attested(request, body)
@@ -99,12 +111,10 @@ class Fated:
 
 
 async def outcome(plan: Plan, open_engine: Any, doubles: list[Any], request: GenerateRequest) -> None:
-    left = list(plan.fates)
-    for double in doubles:
-        Fated(double, left)
+    fated = Fated(doubles, plan)
     seen: list[TokenChunk] = []
     failure: EngineError | None = None
-    async with open_engine(*doubles, deadlines=BRIEF, **plan.options) as engine:
+    async with open_engine(*doubles, deadlines=BRIEF, first_token=plan.first_token) as engine:
         generation = engine.submit(plan.of(request))
         try:
             async for chunk in generation:
@@ -121,12 +131,13 @@ async def outcome(plan: Plan, open_engine: Any, doubles: list[Any], request: Gen
         assert tokens == expected[: len(tokens)]
         assert not any(chunk.finish for chunk in seen)
         assert isinstance(failure, EngineFailed if tokens else EngineUnavailable | WorkerAnswerInvalid)
-        assert len(plan.fates) > 1 or (plan.stateful and tokens), "one fault costs a retry, not the answer"
+        twice = any(fated.broken.count(half) > 1 for half in ("prompt", "output"))
+        assert twice or (plan.stateful and tokens), "one fault of each half costs a retry, not the answer"
     assert output_tokens(attempts) == len(tokens)
     bodies = [body for double in doubles for body in double.bodies]
     calls = sorted(body["kv_transfer_params"]["attempt"] for body in bodies)
     assert calls == list(range(len(calls))), "no number is given twice"
-    assert len(calls) <= 4, "at most one retry of the prompt and one of its output"
+    assert max(fated.broken.count(half) for half in ("prompt", "output")) <= 2, "a half is retried once"
     ring = worker_ring([double.certificate for double in doubles], doubles[0].deployment.public)
     attestations = [read_attestation(line.attestation, ring) for double in doubles for line in double.lines]
     named = {(attempt.attempt, attempt.worker) for attempt in attempts}
@@ -136,10 +147,15 @@ async def outcome(plan: Plan, open_engine: Any, doubles: list[Any], request: Gen
 
 
 @given(plans)
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])  # they make, only
+@example(Plan(("busy", None, 2), 3, None, stateful=False))
+@example(Plan(("lie", None, 0), 1, None, stateful=False, first_token=True))
+@example(Plan((None, 1, 1, 1), 6, None, stateful=False))
+@example(Plan((3,), 3, None, stateful=False, shape="mono"))
+@example(Plan((0, 2, 1), 6, 4, stateful=False, shape="mono"))
+@example(Plan((2,), 3, None, stateful=True, shape="mono"))
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])  # they make, only
 def test_each_token_comes_once_whatever_fails(
     open_engine: Any, make_worker: Callable[..., Any], generate_request: GenerateRequest, plan: Plan
 ) -> None:
-    roles = {"p0": "prefill", "p1": "prefill", "d0": "decode", "d1": "decode"}
-    doubles = [make_worker(name, role) for name, role in roles.items()]
+    doubles = [make_worker(f"w{number}", role) for number, role in enumerate(SHAPES[plan.shape])]
     asyncio.run(outcome(plan, open_engine, doubles, generate_request))

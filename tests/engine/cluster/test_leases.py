@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import dataclasses
+import json
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
@@ -18,7 +20,7 @@ from engine.cluster.options import ScriptRunner
 from engine.cluster.router import Placement, Router, Worker
 from engine.cluster.score import NOTHING, Load, choose
 from gateway.valkey import Valkey
-from tests.engine.cluster.test_router import candidates, loads, output, prompt, router_of, workers
+from tests.engine.cluster.test_router import IDLE, candidates, loads, output, prompt, router_of, workers
 
 
 class Link:
@@ -201,6 +203,33 @@ async def test_a_valkey_that_is_late_delays_a_request_once_and_shortly(
             assert await names(router, stack, 20) == ["w0"] * 20
         assert router.counts.unshared == 20
         assert link.calls == 2, "one when it was opened, one that was late"
+        link.late_s = 0.0
+
+
+async def test_who_waits_behind_a_late_answer_waits_no_longer_than_it(
+    valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = Link(valkey)
+    async with gateways(link, 1, "decode") as (router,), contextlib.AsyncExitStack() as stack:
+        link.late_s = 60.0
+        monkeypatch.setattr(leases, "ANSWER_S", 0.1)
+        monkeypatch.setattr(leases, "PROBE_S", 60.0)
+        first = asyncio.create_task(names(router, stack, 1))
+        while link.calls < 2:
+            await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            assert await names(router, stack, 1) == ["w0"]
+            assert await first == ["w0"]
+        assert router.counts.unshared == 2
+        link.late_s = 0.0
+
+
+async def test_a_valkey_that_is_down_from_the_start_fails_no_request() -> None:
+    nowhere = Valkey.connect("unix:///nonexistent/valkey.sock?password=x")
+    async with gateways(nowhere, 1, "decode") as (router,), contextlib.AsyncExitStack() as stack:
+        assert await names(router, stack, 2) == ["w0"] * 2
+        assert router.counts.unshared == 2
+    await nowhere.close()
 
 
 async def test_an_answer_that_is_none_is_as_good_as_no_answer(valkey: Valkey) -> None:
@@ -213,35 +242,79 @@ async def test_an_answer_that_is_none_is_as_good_as_no_answer(valkey: Valkey) ->
         assert router.counts.unshared == 1
 
 
-async def test_a_cancelled_request_leaves_no_lease(valkey: Valkey) -> None:
-    async with gateways(valkey, 2, "decode") as (one, two):
-        for spins in range(60):
-            placing = one.placed(output(10), ())
+class Instant:
+    """Answers at once that every call has its first candidate, so that turns of the loop can be counted."""
+
+    def __init__(self) -> None:
+        self.asks: list[int] = []
+        self.open = asyncio.Event()
+        self.open.set()
+
+    async def run_source(self, source: str, keys: Sequence[str], arguments: Sequence[str | int]) -> Any:
+        asks = len(json.loads(arguments[1])["asks"])
+        self.asks.append(asks)
+        await self.open.wait()
+        return [[1] * asks, [0, 0, 0]]
+
+
+async def test_a_request_cancelled_in_whatever_turn_of_the_loop_leaves_no_lease() -> None:
+    instant, entered = Instant(), 0
+    async with gateways(instant, 1, "decode") as (router,):
+        for turns in range(30):
+            placing = router.placed(output(10), ())
             entering = asyncio.create_task(placing.__aenter__())
-            for _ in range(spins):
+            for _ in range(turns):
                 await asyncio.sleep(0)
             entering.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await entering
-                assert one.workers[0].own.running == 1
+                entered += 1
+                assert router.workers[0].own.running == 1
                 await placing.__aexit__(None, None, None)
-            assert one.workers[0].own.running == 0
-        await beat(one)
-        await beat(two)
-        assert two.workers[0].others == NOTHING
+            assert router.workers[0].own.running == 0
+        assert 0 < entered < 30
 
 
-async def test_releases_are_known_to_others_before_the_next_renewal(valkey: Valkey) -> None:
-    link = Link(valkey)
-    async with gateways(link, 2, "decode") as (one, two):
+async def test_nobody_asks_for_a_caller_who_has_gone() -> None:
+    instant = Instant()
+    async with gateways(instant, 1, "decode") as (router,), contextlib.AsyncExitStack() as stack:
+        instant.open.clear()
+        under_way = asyncio.create_task(names(router, stack, 1))
+        while len(instant.asks) < 2:
+            await asyncio.sleep(0)
+        behind = [asyncio.create_task(names(router, stack, 1)) for _ in range(3)]
+        await asyncio.sleep(0)
+        behind[1].cancel()
+        await asyncio.sleep(0)
+        instant.open.set()
+        assert await under_way == await behind[0] == await behind[2] == ["w0"]
+        assert instant.asks == [0, 1, 2]
+
+
+async def test_releases_are_known_to_others_before_the_next_renewal(
+    valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "RENEW_S", 60.0)
+    async with gateways(valkey, 2, "decode") as (one, two):
         async with one.placed(output(10), ()):
-            pass
-        deadline = time.monotonic() + leases.RENEW_S
-        await beat(two)
+            await beat(two)
+            assert two.workers[0].others.running == 1
+        deadline = time.monotonic() + leases.LEASE_MS / 2000
         while two.workers[0].others.running:
             assert time.monotonic() < deadline
             await asyncio.sleep(0.01)
             await beat(two)
+
+
+async def test_what_another_gateway_has_and_the_worker_reports_counts_once(valkey: Valkey) -> None:
+    async with (
+        gateways(valkey, 2, "decode", worker_requests_max=4) as (one, two),
+        contextlib.AsyncExitStack() as stack,
+    ):
+        assert await names(one, stack, 3) == ["w0"] * 3
+        two.workers[0].hear(dataclasses.replace(IDLE, running=3, kv_tokens=30), time.monotonic())
+        assert await names(two, stack, 2) == ["w0", ""]
+        assert two.workers[0].load == Load(4, 40, 0)
 
 
 async def test_an_engine_that_closes_leaves_nobody_waiting(valkey: Valkey) -> None:

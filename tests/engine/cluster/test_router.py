@@ -13,13 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.api import Deadlines, EngineOptions, EngineUnavailable, Role, WorkerAddress
-from engine.cluster.prefixes import Prefixes, PromptTokens
+from engine.cluster import prefixes
+from engine.cluster.prefixes import Known, Prefixes, PromptTokens
 from engine.cluster.router import Ask, Placement, Router, Worker
 from engine.cluster.score import HANDOFF_S, Candidate, Load, choose, prefill_s
 from engine.cluster.worker_client import WorkerClient
 from engine.cost import CostLaw
 from engine.proof.prefix import block_hashes
 from engine.store.directory import PrefixStore
+from engine.store.namespace import Namespace
 from engine.wire import Stage, WorkerReport
 
 NAMESPACE = "5" * 64
@@ -109,6 +111,28 @@ async def test_an_output_avoids_a_worker_that_has_a_prompt_to_compute() -> None:
         assert (await place(output(500))).worker is first, "its first token says that the prompt is computed"
 
 
+async def test_a_worker_for_everything_is_given_prompts_by_its_queue_then_by_its_streams() -> None:
+    first, second = pair = workers("both", "both")
+    async with placing(pair) as place:
+        stream = await place(output(500))
+        assert stream.worker is first
+        computing = await place(prompt(1000))
+        assert (computing.worker, computing.stage, computing.reason) == (second, "both", "mono")
+        assert (await place(prompt(500))).worker is first, "a queue is worth more than a stream"
+
+
+def test_scores_are_the_measured_laws() -> None:
+    one = Candidate(0, "decode", "stored", 0, Load(), 9, 10**6)
+    assert one.score_ns(Load(2, 1000, 0)) == 2 * 470_000 + 1000 * 3_200, "0.47 ms a request, 3.2 us a token"
+    assert one.score_ns(Load(0, 0, 1280)) == pytest.approx(10**7, rel=1e-3), (
+        "a prefill delays an output once, not each token"
+    )
+    waiting = dataclasses.replace(one, stage="prefill", own_ns=5)
+    assert waiting.score_ns(Load(9, 9999, 3)) == 3_000_005
+    law = CostLaw(0.01, 0.001, 0.0)
+    assert [prefill_s(law, 64, 64 + n) for n in (1, 512, 513)] == pytest.approx([0.011, 0.522, 0.533])
+
+
 async def test_strict_roles_are_kept() -> None:
     prefill, decode, both = trio = workers("prefill", "decode", "both")
     router = router_of(trio, elastic=False, worker_requests_max=1)
@@ -175,6 +199,14 @@ async def test_an_idle_decode_worker_is_borrowed_when_that_is_much_sooner() -> N
         assert (await place(prompt(2000))).worker is prefill, "the last one is kept for the streams to come"
 
 
+async def test_nobody_borrows_for_less_than_a_hand_off_is_worth() -> None:
+    prefill, *_ = trio = workers("prefill", "decode", "decode")
+    async with placing(trio) as place:
+        waiting = await place(prompt(129))
+        assert 0 < waiting.left_ms < 1000 * HANDOFF_S
+        assert (await place(prompt(2000))).worker is prefill
+
+
 async def test_the_only_decode_worker_is_back_before_the_first_stream_needs_it() -> None:
     prefill, decode = pair = workers("prefill", "decode")
     async with placing(pair) as place:
@@ -236,6 +268,13 @@ async def test_a_report_corrects_how_much_of_a_prefill_is_left() -> None:
         assert worker.load.queued_ms > 5000, "and counts what nobody here has sent"
 
 
+def test_what_a_worker_said_dies_with_it() -> None:
+    (worker,) = workers("decode")
+    worker.hear(dataclasses.replace(IDLE, running=3), 0.0)
+    worker.lost()
+    assert (worker.ready, worker.load, worker.report is not None) == (False, Load(), True)
+
+
 async def test_a_draining_worker_is_given_nothing() -> None:
     first, second = pair = workers("prefill", "prefill")
     first.hear(dataclasses.replace(IDLE, draining=True), 0.0)
@@ -280,11 +319,33 @@ async def test_the_stored_part_is_found_exactly_and_leaves_a_token_to_compute(
 ) -> None:
     token_ids = tuple(range(1024))
     publish(PrefixStore(tmp_path, lambda: 1_790_000_000), token_ids, stored)
-    prefixes = Prefixes(tmp_path)
-    known = await prefixes.look_up(PromptTokens(token_ids, SALT, TENANT), {NAMESPACE, "", "../x", "6" * 64})
+    reading = Prefixes(tmp_path)
+    known = await reading.look_up(PromptTokens(token_ids, SALT, TENANT), {NAMESPACE, "", "../x", "6" * 64})
     assert known is not None
     assert known.stored_tokens == {NAMESPACE: min(stored, 15) * 64, "6" * 64: 0}
-    prefixes.close()
+    reading.close()
+
+
+async def test_blocks_are_as_long_as_their_namespace_says(tmp_path: Path) -> None:
+    store, token_ids = PrefixStore(tmp_path, lambda: 1_790_000_000), tuple(range(1024))
+    store.describe(Namespace(NAMESPACE, NAMESPACE, block_tokens=32))
+    for block_hash in block_hashes(token_ids, SALT, 32)[:9]:
+        store.namespace(NAMESPACE, TENANT).publish(block_hash, [memoryview(b"kv")], "chat")
+    reading = Prefixes(tmp_path)
+    known = await reading.look_up(PromptTokens(token_ids, SALT, TENANT), {NAMESPACE})
+    assert known is not None
+    assert known.stored_tokens == {NAMESPACE: 288}
+    reading.close()
+
+
+def test_only_so_many_blocks_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefixes, "REMEMBERED_MAX", 3)
+    remembering = Prefixes(None)
+    old, new = Known([b"a", b"b"]), Known([b"c", b"d"])
+    remembering.remember(old, "w0")
+    remembering.remember(new, "w1")
+    assert [remembering.on_device(new, "w1"), remembering.on_device(old, "w0")] == [2, 0]
+    assert len(remembering._workers) == 3
 
 
 async def test_a_disk_that_hangs_delays_nobody_for_long() -> None:

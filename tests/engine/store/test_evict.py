@@ -141,7 +141,7 @@ def test_an_owed_block_stored_again_evicts_no_promise(house: House) -> None:
     for block_hash in (first, second, third):
         publish(store, [block_hash])
         house.clock.at_s += 10
-    assert publish(store, [first]) == [Published.FULL]
+    assert publish(store, [first]) == [Published.OWED_WITHOUT_ROOM]
     assert there(store, [first, second, third]) == [second, third]
     roomier = house.store(quota_blocks=3)
     assert publish(roomier, [first]) == [Published.WRITTEN]

@@ -1,6 +1,7 @@
 """Two real vLLM workers over Unix sockets, as the stack starts them, and a client that is only HTTP."""
 
 import contextlib
+import dataclasses
 import http.client
 import json
 import os
@@ -22,11 +23,13 @@ import tokenizers
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from engine import wire
+from engine.mac import MAC_HEADER, call_mac
 from engine.proof import signed
 from engine.proof.attestation import Attestation, DecodeAttestation, PrefillAttestation, read_attestation
 from engine.proof.certificate import DeploymentKey, worker_ring
 from engine.shapes.render import worker_command
 from engine.shapes.shape import Role, WorkerSpec, default_cores
+from engine.worker import clock
 from engine.worker.journal import JournalReader
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -140,16 +143,28 @@ class Worker:
                 wait_a_little(self.process)
 
     def get(self, path: str) -> tuple[int, bytes]:
-        with contextlib.closing(UnixConnection(self.spec.socket, 5)) as connection:
-            connection.request("GET", path)
+        with contextlib.closing(UnixConnection(self.spec.socket, 10)) as connection:
+            connection.request("GET", path, headers=self._signature("GET", path, b""))
             response = connection.getresponse()
             return response.status, response.read()
 
     def post(self, path: str, body: dict[str, Any]) -> http.client.HTTPResponse:
         connection = UnixConnection(self.spec.socket, 60)
+        content = json.dumps(body).encode()
         headers = {"content-type": "application/json", "connection": "close"}
-        connection.request("POST", path, json.dumps(body), headers)
+        connection.request("POST", path, content, headers | self._signature("POST", path, content))
         return connection.getresponse()
+
+    def stranger(self) -> Self:
+        """A client of the same worker that does not know the secret."""
+        spec = dataclasses.replace(self.spec, call_secret_file=None)
+        return type(self)(spec, self._deployment, self.log)
+
+    def _signature(self, method: str, path: str, content: bytes) -> dict[str, str]:
+        if self.spec.call_secret_file is None:
+            return {}
+        secret = bytes.fromhex(self.spec.call_secret_file.read_text())
+        return {MAC_HEADER: call_mac(secret, method, path, content, clock.now_s())}
 
     def ask(self, ask: Ask) -> Answer:
         response = self.post(wire.GENERATE_PATH, ask.body(stream=False))

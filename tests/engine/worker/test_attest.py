@@ -153,7 +153,7 @@ def test_output_that_leaves_no_prompt_is_nobodys_request(planner: Planner, journ
     request = Request(list(range(50)), stage="decode", output_from=50)
     planner.add(request)
     assert planner.finish(ended(request, "stop", generated=1)) is None
-    assert journalled(journal_dir) == []
+    assert (journalled(journal_dir), planner.unattested) == ([], 0)
 
 
 def test_a_worker_that_does_both_attests_the_prompt_once_when_its_first_token_is_drawn(
@@ -207,6 +207,8 @@ def test_a_prefill_attests_a_token_when_the_client_is_to_have_it(
 ) -> None:
     request = Request(list(range(200)), stage=stage, first_token=asked_for)
     admitted(planner, request)
+    request.num_output_tokens = 1
+    planner.attest_computed()
     planner.finish(ended(request, how, generated=1))
     line = journalled(journal_dir)[0]
     assert isinstance(line, PrefillAttestation)
@@ -366,6 +368,7 @@ def test_a_worker_without_promises_keeps_and_does_not_prolong_those_of_others(tm
     mine = promising.namespace(NAMESPACE, "ten_a")
     assert mine.promised_until(request.block_hashes[:1]) == promising.promise_end_s("chat")
     assert mine.promised_until(request.block_hashes) is None
+    assert silent.namespace(NAMESPACE, "ten_a").keep(request.block_hashes[:1], "chat") is None
 
 
 @settings(max_examples=60)

@@ -84,6 +84,22 @@ def test_a_torn_last_line_is_never_served_and_dropped_at_the_next_start(tmp_path
     assert reader.lines(3, 10) == [JournalLine(4, "whole", "c")]
 
 
+def test_a_line_is_there_once_its_end_is(tmp_path: Path) -> None:
+    journal, reader = Journal(tmp_path), JournalReader(tmp_path)
+    journal.append(attestation("a"), "c")
+    (segment,) = tmp_path.glob("*.jsonl")
+    text = json.dumps(JournalLine(2, attestation("b"), "c").to_json())
+    for part in (text[:40], text[40:]):
+        with segment.open("a") as file:
+            file.write(part)
+        assert reader.find("b", 0, "prefill") is None
+        assert sequences(reader.lines(0, 10)) == [1]
+    with segment.open("a") as file:
+        file.write("\n")
+    assert reader.find("b", 0, "prefill") == JournalLine(2, attestation("b"), "c")
+    assert sequences(reader.lines(0, 10)) == [1, 2]
+
+
 def test_a_torn_first_line_makes_room_for_a_whole_one(tmp_path: Path) -> None:
     (tmp_path / f"{1:020}.jsonl").write_bytes(b'{"sequence":1,')
     assert Journal(tmp_path).append("whole", "c") == 1

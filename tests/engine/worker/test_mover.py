@@ -132,7 +132,7 @@ class StuckBlocks:
 
 def test_an_abandoned_load_writes_nothing_into_rows_that_belong_to_others(store: PrefixStore) -> None:
     kv_caches, blocks = cache(1), StuckBlocks()
-    rows = mover.BlockRows(kv_caches, LAYERS)
+    rows = mover.rows_of(kv_caches, LAYERS)
     load = Load(job([3, 4], HASHES[:2]))
     thread = threading.Thread(target=load.run, args=(blocks, rows))
     thread.start()

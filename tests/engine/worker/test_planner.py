@@ -333,7 +333,7 @@ def test_what_a_waiting_request_will_not_compute_is_foreseen_without_waiting(
 
 def test_of_a_disk_that_is_silent_nothing_is_foreseen(tmp_path: Path) -> None:
     store: Any = StuckStore()
-    planner = planner_of(store, tmp_path / "journal")
+    planner = planner_of(store, tmp_path)
     request = Request(list(range(1000)))
     planner.add(request)
     started_s = clock.monotonic_s()

@@ -107,9 +107,6 @@ class Request:
         self.num_prompt_tokens = prompt
         self.num_computed_tokens = computed
 
-    def is_finished(self) -> bool:
-        return False
-
 
 class BareScheduler:
     """As much of vLLM's scheduler as the mixin looks at."""

@@ -31,8 +31,8 @@ from vllm.v1.structured_output import StructuredOutputManager
 from engine.cost import CHUNK_FLOOR_TOKENS, CostLaw, Work
 from engine.policy import FairOrder, Prompt, StepBudget
 from engine.wire import OUTPUT_FROM, TENANT, WEIGHT
-from engine.worker.pacer import PACE_CONFIG, Pacer, StepPlan
-from engine.worker.scheduler import AsyncTailScheduler, PacedMixin, TailScheduler, split_tail
+from engine.worker.pacer import PACE_CONFIG, Pacer, Step, StepPlan
+from engine.worker.scheduler import AsyncTailScheduler, PacedMixin, TailScheduler, split_tail, tail_scheduler
 
 BLOCK = 64
 CHUNK_MAX = 512
@@ -43,7 +43,7 @@ CLASSES = [TailScheduler, AsyncTailScheduler]
 class SteadyPacer(Pacer):
     """Does not learn: the model's double takes no time, and soon everything would fit into one step."""
 
-    def measured(self, work: Work, largest_chunk_tokens: int, seconds: float) -> None:
+    def measured(self, step: Step, seconds: float) -> None:
         pass
 
 
@@ -129,7 +129,9 @@ def make(engine_config: Any, tmp_path: Path) -> Make:
     hash_function = get_hash_fn_by_name("sha256_cbor")
     init_none_hash(hash_function)
 
-    def made(of: type = TailScheduler, pacer: type[Pacer] | None = SteadyPacer, blocks: int = 400) -> Bench:
+    def made(
+        of: Callable[..., Any] = TailScheduler, pacer: type[Pacer] | None = SteadyPacer, blocks: int = 400
+    ) -> Bench:
         spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=3, head_size=64, dtype=torch.float16)
         engine_config.cache_config.num_gpu_blocks = blocks
         scheduler = of(
@@ -189,6 +191,19 @@ def test_the_pacer_comes_from_the_workers_configuration(engine_config: Any, make
     kept, engine_config.additional_config = engine_config.additional_config, {}
     assert bench.scheduler._make_pacer() is None
     engine_config.additional_config = kept
+
+
+@pytest.mark.parametrize(("overlapping", "of"), [(False, TailScheduler), (True, AsyncTailScheduler)])
+def test_vllms_configuration_decides_whether_steps_overlap(
+    engine_config: Any, make: Make, monkeypatch: pytest.MonkeyPatch, overlapping: bool, of: type
+) -> None:
+    assert engine_config.scheduler_config.async_scheduling is False, "the platform is a CPU"
+    monkeypatch.setattr(
+        engine_config.scheduler_config, "scheduler_cls", "engine.worker.scheduler.tail_scheduler"
+    )
+    monkeypatch.setattr(engine_config.scheduler_config, "async_scheduling", overlapping)
+    assert engine_config.scheduler_config.get_scheduler_cls() is tail_scheduler
+    assert type(make(tail_scheduler).scheduler) is of
 
 
 def test_without_a_budget_chunks_are_vllms_and_the_first_comes_first(make: Make) -> None:

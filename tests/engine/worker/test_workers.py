@@ -91,7 +91,7 @@ def test_a_block_that_went_before_its_promise_ended_is_owed_and_no_miss(
     worker_pair.prefill.ask(ask)
     store = PrefixStore(worker_pair.store_dir, clock.now_s)
     (place,) = (place for place in places_of(worker_pair.store_dir) if place.tenant == TENANT)
-    remover, owed_to = Remover(store.pins, clock.now_s), store.tombstones(place)
+    remover, owed_to = Remover(store.pins, clock.now_s, store.log), store.tombstones(place)
     assert ask.salt is not None
     for block_hash in reversed(block_hashes(ask.ids, ask.salt)[5:]):
         term = Term.of(place.path(block_hash).stat())

@@ -120,6 +120,6 @@ def break_promise(store: PrefixStore, block_hash: bytes) -> None:
     """As the deployment's quota does: the block goes, a tombstone stays."""
     place = Place(store.root, NAMESPACE, "ten_a")
     term = Term.of(place.path(block_hash).stat())
-    remover = Remover(store.pins, clock.now_s)
+    remover = Remover(store.pins, clock.now_s, store.log)
     done = remover.remove(place, block_hash, term, store.tombstones(place), Reason.QUOTA)
     assert done is Removed.REMOVED
