@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from billing.receipts.memo import Memo
+from billing.receipts.repository import insert_attestations
 from billing.receipts.service import Receipts
 from billing.settlement.batch import Settlement
 from tests.attested import Signed, decode, prefill
@@ -62,11 +63,26 @@ async def test_of_one_call_and_kind_the_first_stays_however_often_it_comes(house
     assert set(receipt.attestations) == {first, both_kinds}
 
 
-async def test_two_that_keep_the_same_lines_at_once_keep_each_once(house: Any, receipts: Receipts):
-    lines = [Signed(decode(house.request_id(n), a, 0, 1)) for n in range(40) for a in range(3)]
-    await asyncio.gather(*(receipts.keep(order) for order in (lines, lines[::-1], lines[60:] + lines[:60])))
-    found = await receipts.of([house.request_id(n) for n in range(40)])
-    assert {len(receipt.attestations) for receipt in found.values()} == {3}
+async def test_two_that_keep_the_same_lines_at_once_wait_for_each_other_and_never_deadlock(
+    house: Any, receipts: Receipts
+):
+    lines = [Signed(decode(house.request_id(1), attempt, 0, 1)) for attempt in range(3)]
+    async with house.database.transaction() as blocker:
+        await insert_attestations(blocker, [(house.request_id(1), lines[1])])
+        keeping = [asyncio.create_task(receipts.keep(order)) for order in (lines, lines[::-1])]
+        async with asyncio.timeout(10):
+            while await waiting_for_locks(house) < 2:
+                await asyncio.sleep(0.01)
+    await asyncio.gather(*keeping)
+    (receipt,) = (await receipts.of([house.request_id(1)])).values()
+    assert len(receipt.attestations) == 3
+
+
+async def waiting_for_locks(house: Any) -> int:
+    query = """SELECT count(*) FROM pg_stat_activity
+        WHERE wait_event_type = 'Lock' AND datname = current_database()"""
+    async with house.database.transaction() as connection:
+        return int((await connection.execute(text(query))).scalar_one())
 
 
 async def test_keeping_lines_and_settling_their_requests_at_once_never_deadlocks(

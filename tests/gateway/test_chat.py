@@ -129,7 +129,7 @@ async def test_the_engine_is_told_who_asks_what_and_under_which_price(house: Hou
         await answer.read()
     request = house.engine.generations[0].request
     assert (request.tenant, request.scope, request.retention_class) == (house.tenant_id, "u1", "chat")
-    assert request.sampling.max_tokens == 9
+    assert (request.sampling.max_tokens, request.weight) == (9, 1.0)
     assert (request.sampling.temperature, request.sampling.seed) == (0, 7)
     assert request.sampling.stop_token_ids == (END,)
     assert request.request_id == answer.headers["x-request-id"]

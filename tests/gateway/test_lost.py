@@ -95,6 +95,14 @@ CASES = {
         [prefill(ID, stage="both"), decode(ID, 1, 0, 5)],
         [(0, 0, 0), (1, 0, 5)],
     ),
+    "both, whose prompt nobody attests": (
+        [prefill(ID), decode(ID, 1, 0, 5, stage="both")],
+        None,
+    ),
+    "a call that went back behind the one before": (
+        [prefill(ID), decode(ID, 1, 0, 4), decode(ID, 2, 4, 8), decode(ID, 3, 3, 9)],
+        [(0, 0, 0), (1, 0, 3), (3, 3, 9)],
+    ),
     "nothing at all": ([], None),
 }
 

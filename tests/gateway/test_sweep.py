@@ -227,12 +227,14 @@ async def test_a_line_that_comes_after_its_request_was_voided_charges_nothing(ho
 
 async def test_nobody_is_charged_by_a_memo_of_somebody_else_or_of_nobody(house: House) -> None:
     other = await house.parts.tenancy.create_tenant("another", at=ROW.effective_from)
+    key = (await house.parts.tenancy.create_key(other.id, "theirs", ROW.effective_from)).key
     lines: list[Signed] = []
     for memo in ("", "garbage", '{"tenant": "ten"}', "[" * 5_000, "\0"):
         orphan = await Orphan.of(house)
         lines += [orphan.prefilled(memo=memo), orphan.decoded(1, 0, 5, memo=memo)]
     for fields in (
         {"tenant_id": other.id},
+        {"tenant_id": other.id, "key_id": key.id},
         {"tenant_id": "ten_of_nobody"},
         {"key_id": "key_of_nobody"},
         {"model": "a model without a price"},
@@ -241,7 +243,7 @@ async def test_nobody_is_charged_by_a_memo_of_somebody_else_or_of_nobody(house: 
         lines += (await Orphan.of(house)).with_memo(**fields)
     two_minds = await Orphan.of(house)
     lines += [two_minds.prefilled(), two_minds.with_memo(traffic_class="agent")[1]]
-    assert await sweeper(house, ScriptedJournals(lines)).sweep_once() == SweepReport(voided=11)
+    assert await sweeper(house, ScriptedJournals(lines)).sweep_once() == SweepReport(voided=12)
     assert await house.nothing_happened()
     assert (await house.parts.ledger.balance(other.id)).total == 0
 
