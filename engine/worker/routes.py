@@ -27,7 +27,7 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 BODY_BYTES_MAX: Final = 64 * 1024**2
 LINES_MAX: Final = 1000
 WAIT_S_MAX: Final = 5.0
-_POLL_S: Final = 0.02
+_POLL_S: Final = 0.05
 _RETRY_AFTER_S: Final = 5
 _OPEN_PATHS: Final = (wire.HEALTH_PATH, "/metrics")
 
