@@ -17,7 +17,6 @@ import stat
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from io import FileIO
 from pathlib import Path
 from typing import Final, Self
 
@@ -172,7 +171,8 @@ def read(path: Path, name: BlockName, payload: memoryview) -> None:
     try:
         with path.open("rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
-            header = _header(path, file)
+            header = _header(path, file.read(HEADER_BYTES))
+            file.seek(header.header_bytes)
             _expect(path, header, name, payload.nbytes)
             if size != header.header_bytes + payload.nbytes:
                 raise BlockCorrupt(path, f"{size} bytes in the file")
@@ -191,8 +191,11 @@ def read(path: Path, name: BlockName, payload: memoryview) -> None:
 def read_header(path: Path) -> Header:
     """The header alone, unchecked; raises BlockMissing or BlockCorrupt."""
     try:
-        with FileIO(path) as file:
-            return _header(path, file)
+        file = os.open(path, os.O_RDONLY)
+        try:
+            return _header(path, os.read(file, HEADER_BYTES))
+        finally:
+            os.close(file)
     except OSError as error:
         raise BlockMissing(f"{path.name}: {error.strerror}") from error
 
@@ -209,13 +212,13 @@ def verify(path: Path, name: BlockName) -> None:
     read(path, name, memoryview(bytearray(payload_bytes)))
 
 
-def _header(path: Path, file: FileIO) -> Header:
-    raw = file.read(_HEADER.size)
-    if len(raw) != _HEADER.size:
+def _header(path: Path, start: bytes) -> Header:
+    """Read a header from the first bytes of a file."""
+    if len(start) < _HEADER.size:
         raise BlockCorrupt(path, "the header is short")
-    magic, namespace, block_hash, checksum, length, created_s, label = _HEADER.unpack(raw)
+    magic, namespace, block_hash, checksum, length, created_s, label = _HEADER.unpack_from(start)
     if magic == _MAGIC:
-        parent = file.read(HASH_BYTES)
+        parent = start[_HEADER.size :]
         if len(parent) != HASH_BYTES:
             raise BlockCorrupt(path, "the header is short")
     elif magic == _MAGIC_WITHOUT_PARENT:

@@ -62,6 +62,9 @@ class Census:
         self._sequence = itertools.count()
         self._listed = listed
         self._next = next(listed, None)
+        # Beyond the last one listed there are others that would go before what the logs name.
+        self._listed_to: Rank = (0, 0)
+        self._whole = counted.get("whole") is True
 
     def refresh(self) -> None:
         """Read a survey that is new, and what was logged since. ``survey`` is None when there is none."""
@@ -135,7 +138,10 @@ class Census:
             heapq.heappush(self._leaves, (rank_of(counted.term), next(self._sequence), key))
 
     def leaves(self) -> Iterator[Key]:
-        """Leaves, the first to go first. Offers each once; `offer` takes back what was not removed."""
+        """Leaves, the first to go first, as far as they are known.
+
+        Offers each once; `offer` takes back what was not removed.
+        """
         while True:
             while self._next is not None and (
                 not self._leaves or rank_of(self._next[1].term) <= self._leaves[0][0]
@@ -143,8 +149,9 @@ class Census:
                 key, counted = self._next
                 if key not in self.blocks and key not in self._left:
                     self.add(key, counted)
+                self._listed_to = max(self._listed_to, rank_of(counted.term))
                 self._next = next(self._listed, None)
-            if not self._leaves:
+            if not self._leaves or (not self._whole and self._leaves[0][0] > self._listed_to):
                 return
             rank, _, key = heapq.heappop(self._leaves)
             known = self.blocks.get(key)

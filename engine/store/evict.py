@@ -192,11 +192,8 @@ class Evictor:
             except OSError:
                 outcome = Removed.GONE
         census.refresh()
-        if outcome is Removed.GONE and key in census.blocks:
-            # It left without a word: of an operator's hand, or of a writer that was killed.
-            size = victim.file_bytes
-            self._log.left(Change(-size, -size * victim.term.promised, place.name, key[1], victim.term))
-            census.refresh()
+        if outcome is Removed.GONE:
+            census.forget(key)  # being written, or gone without a word: the next survey knows
         self.evicted_blocks += outcome is Removed.REMOVED
         return outcome in (Removed.REMOVED, Removed.GONE, Removed.RENEWED)
 

@@ -10,7 +10,7 @@ import heapq
 import itertools
 import json
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -18,7 +18,7 @@ from typing import Final
 from engine.store import block
 from engine.store.block import HASH_BYTES, BlockError, Term
 from engine.store.census import Counted, Rank, line_of, rank_of
-from engine.store.log import FOLDER, SURVEY, changes_in, logs_in
+from engine.store.log import FOLDER, SURVEY, Change, changes_in, logs_in
 from engine.store.places import GOING, Place, places_of
 from engine.store.tombstone import tombstones_in
 
@@ -26,6 +26,7 @@ Found = dict[bytes, tuple[int, Term]]
 PARENTS: Final = "parents.index"
 # Writers may fill as much of the quota before the next survey, and each still finds who goes first.
 _LISTED_SHARE: Final = 0.2
+_LISTED_BLOCKS_LEAST: Final = 4096
 _LOG_KEPT_S: Final = 60
 
 
@@ -51,14 +52,21 @@ def make(root: Path, at_s: int, quota_bytes: int | None, found: dict[Place, Foun
     for _, tombstone in tombstones_in(root):
         if tombstone.ends_s > at_s:
             guaranteed[tombstone.tenant] += tombstone.block_bytes
-    header = {"used_bytes": used, "guaranteed_bytes": guaranteed, "logs": read, "quota_bytes": quota_bytes}
+    few = sum(map(len, found.values())) <= _LISTED_BLOCKS_LEAST
+    listed = 0 if quota_bytes is None else used if few else used - int(quota_bytes * (1 - _LISTED_SHARE))
+    header = {
+        "used_bytes": used,
+        "guaranteed_bytes": guaranteed,
+        "logs": read,
+        "quota_bytes": quota_bytes,
+        "whole": listed >= used,
+    }
     file = root / FOLDER / SURVEY
     temporary = file.with_name(f"{SURVEY}.{os.getpid()}-{os.urandom(4).hex()}.tmp")
     try:
         with temporary.open("w") as lines:
             lines.write(json.dumps(header) + "\n")
-            if quota_bytes is not None:
-                lines.writelines(_first_to_go(found, used - int(quota_bytes * (1 - _LISTED_SHARE))))
+            lines.writelines(_first_to_go(found, listed))
         written_s = temporary.stat().st_mtime
         # What tells it from others: inodes are used again within a tick of the disk's clock.
         unique_ns = int.from_bytes(os.urandom(7))
@@ -72,21 +80,26 @@ def make(root: Path, at_s: int, quota_bytes: int | None, found: dict[Place, Foun
 def _look_again(root: Path, found: dict[Place, Found]) -> dict[str, int]:
     """Bring what a walk found up to the logs of all writers; returns how far each was read.
 
-    What they name is looked at on disk once more: the walk may have passed before it changed.
+    What they name is looked at on disk once more: the walk may have passed before it changed. A block that
+    was logged, and is not there, is being written.
     """
-    read: dict[str, int] = {}
+    read, named = dict[str, int](), defaultdict[tuple[str, bytes], list[Change]](list)
     for name in logs_in(root):
         changes, read[name] = changes_in(root, name, 0)
-        for key in {(change.place, change.block_hash) for change in changes}:
-            place = Place(root, *key[0].split("/"))
-            blocks = found.setdefault(place, {})
-            blocks.pop(key[1], None)
-            path = place.path(key[1])
-            for shown in (path, path.with_suffix(GOING)):  # what is being removed may come back
-                with contextlib.suppress(OSError):
-                    status = shown.stat()
-                    blocks[key[1]] = status.st_size, Term.of(status)
-                    break
+        for change in changes:
+            named[change.place, change.block_hash].append(change)
+    for (name, block_hash), changes in named.items():
+        place = Place(root, *name.split("/"))
+        blocks = found.setdefault(place, {})
+        blocks.pop(block_hash, None)
+        path = place.path(block_hash)
+        used_bytes = sum(change.used_bytes for change in changes)
+        if used_bytes > 0:
+            blocks[block_hash] = used_bytes, changes[-1].term
+        for shown in (path.with_suffix(GOING), path):  # what is being removed may come back
+            with contextlib.suppress(OSError):
+                status = shown.stat()
+                blocks[block_hash] = status.st_size, Term.of(status)
     return read
 
 

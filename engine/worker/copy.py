@@ -1,8 +1,8 @@
 """Blocks of the KV cache as bytes. A block is opaque: its inner order belongs to the attention kernel.
 
 A load reads a block's file into a buffer of its own and copies it from there into the cache. Reading into
-the cache itself would save that copy, a quarter of a load's time on a CPU, but a read cannot be stopped: after
-its deadline the rows belong to someone else, and a disk that answers late would write into them.
+the cache itself would save that copy, a quarter of a load's time on a CPU. But a read cannot be stopped:
+after its deadline the rows belong to someone else, and a disk that answers late would write into them.
 """
 
 import threading

@@ -1,6 +1,5 @@
 """Who goes first, what stays, and what is kept of a promise when there is no room."""
 
-import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -9,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.proof.prefix import ROOT_HASH
-from engine.store import block, operate
+from engine.store import block
 from engine.store.directory import Loaded, Match, PrefixStore, Published
 from engine.store.namespace import Namespace
 from engine.store.pin import LEASE_S
@@ -242,82 +241,6 @@ def test_a_sweep_puts_back_what_a_killed_evictor_had_hidden(house: House) -> Non
     changed_at_s = int(file.with_suffix(".going").stat().st_ctime)
     store.sweep(changed_at_s + 61)
     assert there(store, chain(1)) == chain(1)
-
-
-def test_what_is_written_while_a_sweep_walks_is_counted(house: House) -> None:
-    store = house.store(quota_blocks=4)
-    publish(store, chain(1, 1))
-    late = [chain(1, first) for first in (2, 3, 4)]
-
-    def meanwhile() -> None:
-        house.clock.at_s += 1
-        while late:
-            publish(store, late.pop())
-
-    store.sweep(house.clock.at_s, meanwhile)
-    for first in range(5, 9):
-        house.clock.at_s += 1
-        publish(store, chain(1, first))
-    assert len(there(store, [chain(1, first)[0] for first in range(1, 9)])) == 4
-
-
-def test_several_writers_keep_one_quota_between_two_sweeps(house: House) -> None:
-    writers = [house.store(quota_blocks=3) for _ in range(3)]
-    for writer in writers:
-        writer.sweep(house.clock.at_s)
-    for index, writer in enumerate(writers):
-        house.clock.at_s += 1
-        publish(writer, chain(3, index + 1))
-        assert sum(len(there(writer, chain(3, first))) for first in (1, 2, 3)) == 3
-    assert there(writers[0], chain(3, 3)) == chain(3, 3)
-    assert writers[0].sweep(house.clock.at_s).evicted == 0
-
-
-def test_several_writers_promise_a_tenant_no_more_than_its_quota(house: House) -> None:
-    writers = [house.store(tenant_blocks=3) for _ in range(3)]
-    for index, writer in enumerate(writers):
-        publish(writer, chain(2, index + 1))
-    promised = [writers[0].namespace(NAMESPACE, "ten_a").promised_until([each]) for each in chain(2, 2)]
-    assert promised == [START_S + CHAT_S, None]
-    assert operate.stat(house.root, house.clock.at_s).tenants["ten_a"].promised_blocks == 3
-
-
-def test_a_sweep_with_a_smaller_quota_evicts_down_to_it(house: House) -> None:
-    publish(house.store(), chain(6))
-    assert house.store(quota_blocks=2).sweep(house.clock.at_s).evicted == 4
-    assert there(house.store(), chain(6)) == chain(2)
-
-
-def test_a_lost_census_is_counted_again(house: House) -> None:
-    store = house.store(quota_blocks=3)
-    publish(store, chain(3))
-    shutil.rmtree(house.root / "census")
-    house.clock.at_s += 1
-    assert publish(store, chain(1, 9)) == [Published.WRITTEN]
-    assert there(store, chain(3)) == chain(2)
-
-
-def test_a_census_full_of_nonsense_evicts_nothing_that_it_should_not(house: House) -> None:
-    store = house.store(quota_blocks=3)
-    publish(store, chain(2))
-    for file in (house.root / "census").iterdir():
-        file.write_text("nonsense\n1 2 3\n")
-    assert publish(house.store(quota_blocks=3), chain(1, 9)) == [Published.WRITTEN]
-    assert there(store, chain(2)) == chain(2)
-
-
-def test_what_an_operator_removed_makes_room_at_once(house: House) -> None:
-    store = house.store(quota_blocks=2)
-    publish(store, chain(1, 1), tenant="ten_b")
-    publish(store, chain(1, 2))
-    operate.erase(house.root, "ten_b")
-    assert publish(store, chain(1, 3)) == [Published.WRITTEN]
-    store.namespace(NAMESPACE, "ten_a").path(chain(1, 3)[0]).unlink()
-    house.clock.at_s += 1
-    assert publish(store, chain(1, 4)) == [Published.WRITTEN]
-    house.clock.at_s += 1
-    publish(store, chain(2, 5))
-    assert there(store, [chain(1, first)[0] for first in (2, 4)] + chain(2, 5)) == chain(2, 5)
 
 
 def test_an_upgrade_keeps_owing_what_the_old_engine_had_promised(house: House) -> None:
