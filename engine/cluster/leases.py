@@ -3,7 +3,8 @@
 One script at a time carries everything this process has to say: what it has on each worker, in absolute
 numbers, and the calls that wait for a place. It sums up what all living gateways have, chooses, and adds the
 newcomers to the caller's numbers, atomically. So nothing is ever subtracted and no error lasts: the next call
-overwrites it. Where Valkey does not answer, this process's own numbers decide.
+overwrites it. Where Valkey does not answer, this process's own numbers decide, beside what others had last,
+for as long as their leases would have run.
 """
 
 import asyncio
@@ -55,6 +56,7 @@ class Leases:
         self._waiting: list[_Asked] = []
         self._wake = asyncio.Event()
         self._away = True
+        self._heard_s = 0.0
         self._release: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -145,13 +147,14 @@ class Leases:
             raise
         except Exception:  # whatever it is, requests must go on: our own ledger is enough
             self._away = True
-            for worker in self._workers:
-                worker.others = NOTHING
+            if time.monotonic() - self._heard_s > LEASE_MS / 1000:
+                for worker in self._workers:
+                    worker.others = NOTHING
             asked += self._take()
             self._counts.unshared += len(asked)
             self._answer_alone(asked)
             return
-        self._away = False
+        self._away, self._heard_s = False, time.monotonic()
         for each, choice in zip(asked, choices, strict=True):
             if not each.answer.done():
                 each.answer.set_result(self._add(each.candidates[choice - 1]) if choice else None)

@@ -192,6 +192,21 @@ async def test_without_valkey_the_own_ledger_decides_and_valkey_is_found_again(v
         assert two.counts.unshared == 4
 
 
+async def test_what_others_had_last_counts_on_for_one_lease(
+    valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = Link(valkey)
+    async with gateways(link, 2, "decode", "decode") as (one, two), contextlib.AsyncExitStack() as stack:
+        assert await names(one, stack, 1) == ["w0"]
+        await beat(two)
+        link.cut = True
+        await beat(two)
+        assert await names(two, stack, 1) == ["w1"]
+        monkeypatch.setattr(leases, "LEASE_MS", 0)
+        await beat(two)
+        assert await names(two, stack, 1) == ["w0"]
+
+
 async def test_a_valkey_that_is_late_delays_a_request_once_and_shortly(
     valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
