@@ -6,6 +6,7 @@ Requests without our parameters or without a salt touch no store.
 
 import logging
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any, Final
 
 from engine.proof.prefix import ROOT_HASH
@@ -86,8 +87,7 @@ class Planner:
         return max(device_tokens, lookup.device_tokens + found * self._block_tokens)
 
     def _ask(self, tracked: Tracked, device_tokens: int, now_s: float) -> Lookup:
-        if tracked.lookup is not None:
-            self._release(tracked.lookup.match)
+        self._forget(tracked.lookup)
         wanted, blocks = tracked.wanted(device_tokens, self._block_tokens), self._blocks_of(tracked)
         if blocks is None or not wanted or tracked.load_failed:
             return Lookup(device_tokens, now_s, None, Match(0))
@@ -104,6 +104,17 @@ class Planner:
                 except TimeoutError:
                     return None
         return lookup.match
+
+    def _forget(self, lookup: Lookup | None) -> None:
+        """Unpin what a look-up has found, or is about to find."""
+        if lookup is not None and lookup.match is None and lookup.future is not None:
+            lookup.future.add_done_callback(self._release_late)
+        elif lookup is not None:
+            self._release(lookup.match)
+
+    def _release_late(self, future: "Future[Match]") -> None:
+        if not future.cancelled() and future.exception() is None:
+            self._release(future.result())
 
     def _release(self, found: Match | None) -> None:
         """Unpin what a look-up found, off this thread."""
@@ -178,7 +189,7 @@ class Planner:
         if tracked is None:
             return None
         self._release(tracked.pinned)
-        self._release(tracked.lookup.match if tracked.lookup is not None else None)
+        self._forget(tracked.lookup)
         self._attest_prefill(tracked)
         if tracked.decodes:
             facts = tracked.decode_facts()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.store.directory import Match, PrefixStore
+from engine.store.directory import Match, PrefixStore, TenantBlocks
 from engine.worker import clock
 from engine.worker.messages import StepReport
 from engine.worker.planner import Planner
@@ -289,17 +289,21 @@ def test_hit_and_owed_never_reach_the_prompt_and_owed_is_only_what_was_promised(
 class StuckBlocks:
     """A disk that answers when it is let go."""
 
-    def __init__(self) -> None:
+    def __init__(self, blocks: TenantBlocks | None = None) -> None:
         self.release = threading.Event()
+        self.held = threading.Event()
+        self._blocks = blocks
 
     def hold(self, hashes: Sequence[bytes]) -> Match:
         self.release.wait(30)
-        return Match(len(hashes))
+        found = Match(len(hashes)) if self._blocks is None else self._blocks.hold(hashes)
+        self.held.set()
+        return found
 
 
 class StuckStore:
-    def __init__(self) -> None:
-        self.blocks = StuckBlocks()
+    def __init__(self, blocks: TenantBlocks | None = None) -> None:
+        self.blocks = StuckBlocks(blocks)
 
     def namespace(self, digest: str, tenant: str) -> StuckBlocks:
         return self.blocks
@@ -347,3 +351,16 @@ def test_of_a_request_of_nobody_only_the_device_is_foreseen(planner: Planner) ->
     request = Request(list(range(1000)), cache_salt=None)
     planner.add(request)
     assert planner.foresee(request, 64) == 64
+
+
+def test_a_request_that_ends_while_it_is_looked_up_leaves_no_pin(store: PrefixStore, tmp_path: Path) -> None:
+    slow: Any = StuckStore(store.namespace(NAMESPACE, "ten_a"))
+    planner = planner_of(slow, tmp_path / "slow")
+    request = Request(list(range(1000)))
+    keep(store, request.block_hashes)
+    planner.add(request)
+    assert planner.match(request, 0) is None
+    planner.finish(request)
+    slow.blocks.release.set()
+    assert slow.blocks.held.wait(30)
+    until_unpinned(store)
