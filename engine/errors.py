@@ -2,7 +2,7 @@
 
 EngineError
 ├── EngineUnavailable       no worker could take the request before its first token; ask again after a while
-├── EngineFailed            a worker died, aborted or reported an error after the first token
+├── EngineFailed            the stream broke after its first token and could not go on elsewhere
 ├── WorkerAnswerInvalid     a worker answered with something no honest worker sends
 ├── PromptRefused           the worker refused the request itself: another worker would refuse it too
 └── GenerationCancelled     ours: `Generation.cancel` came before what was asked for
@@ -23,7 +23,11 @@ class EngineUnavailable(EngineError):
 
 
 class EngineFailed(EngineError):
-    """The stream broke after its first token: death, abort, error, silence. The attempt is not billable."""
+    """The stream broke after its first token: death, abort, error, silence; and its one retry, if it had any.
+
+    A stream whose tokens depend on more than the tokens before (`Sampling.needs_decoder_state`) has none. The
+    request is not billable.
+    """
 
     def __init__(self, worker: str, reason: str) -> None:
         super().__init__(f"{worker}: {reason}")

@@ -31,9 +31,10 @@ class WorkerAddress:
 class Deadlines:
     """How long the engine waits for a worker, in seconds.
 
-    `prefill_s` covers a prefill with its queue, `first_token_s` decode's first token with its queue,
-    `token_gap_s` the silence between two chunks, `abort_s` telling a worker to stop, `health_interval_s` the
-    pause between two checks of one worker, `health_s` the answer to a check.
+    `prefill_s` covers a prefill with its queue, also where its worker goes on; `first_token_s` decode's first
+    token with its queue; `token_gap_s` the silence between two chunks, also while a begun answer waits for
+    another worker; `abort_s` telling a worker to stop; `health_interval_s` the pause between two checks of
+    one worker; `health_s` the answer to a check, or to a question about its journal.
     """
 
     connect_s: float = 2.0
