@@ -34,7 +34,7 @@ class Storm:
 
     seed: int
     tenants: list[Tenant]
-    golden: dict[tuple[str, int], set[str]] = field(default_factory=dict)
+    golden: dict[str, set[str]] = field(default_factory=dict)
     seen: list[Seen] = field(default_factory=list)
     blows: list[Blow] = field(default_factory=list)
 
@@ -42,7 +42,7 @@ class Storm:
         """In one line, for people."""
         kinds = {kind: sum(s.ending == kind for s in self.seen) for kind in ("complete", "left", "error")}
         complete = [s for s in self.seen if s.ending == "complete"]
-        equal = sum(s.text in self.golden[s.question.text, s.question.max_tokens] for s in complete)
+        equal = sum(any(text.startswith(s.text) for text in self.golden[s.question.text]) for s in complete)
         blows = ", ".join(sorted({f"{blow.what} {self._times(blow)}x" for blow in self.blows}))
         return f"seed {self.seed}: {kinds}, {equal} of {len(complete)} equal to the letter; {blows}"
 
@@ -56,9 +56,8 @@ def prepare(stack: Stack, seed: int) -> tuple[Storm, list[str]]:
     texts = [letter(seed * 100 + n, chosen.choice((2, 8, 24, 45))) for n in range(TEXTS)]
     storm = Storm(seed, [stack.tenant("100") for _ in range(TENANTS)])
     oracle = stack.tenant("100")
-    for text in texts:
-        for tokens in ANSWER_TOKENS:
-            storm.golden[text, tokens] = {stack.ask(oracle, text, tokens).text for _ in range(2)}
+    for text in texts:  # greedy: a shorter answer is the beginning of the longest
+        storm.golden[text] = {stack.ask(oracle, text, max(ANSWER_TOKENS)).text for _ in range(2)}
     return storm, texts
 
 
