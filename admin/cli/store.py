@@ -12,6 +12,7 @@ import typer
 from admin.cli.options import DataDir, Json, directory
 
 if TYPE_CHECKING:
+    from admin.cli.lost import Lost
     from admin.cli.output import Row
     from engine.store.operate import Held, StoreStat
 
@@ -31,18 +32,22 @@ def stat(data_dir: DataDir = None, as_json: Json = False) -> None:
     """Show what the store holds, what of it is promised, and what broken promises cost.
 
     Owed blocks were promised and went early. A prompt that meets one is computed again and billed at the hit
-    rate: `owed_tokens` is the most that this can still cost for a prompt asked once.
+    rate: `cost so far` is what the miss rate had brought beyond it, `most to come` what outstanding owed
+    tokens would cost, asked for once, by the prices in force now. An owed block that is stored again takes no
+    promise's place: it finds the room that is free, or that nothing promised takes.
 
     Example: kvitto store stat
     """
     from admin import clock
+    from admin.cli.lost import lost_by
     from admin.cli.output import Column, console, print_json, print_rows
     from engine.store import operate
 
     root = _root(data_dir)
     with _progress("counting", as_json, root) as pause:
         found = operate.stat(root, int(clock.now().timestamp()), pause)
-    document = _document(root, found)
+    lost = lost_by(directory(data_dir))
+    document = _document(root, found, lost)
     if as_json:
         print_json(document)
         return
@@ -57,9 +62,15 @@ def stat(data_dir: DataDir = None, as_json: Json = False) -> None:
         Column("owed_tokens", "tokens", right=True),
         Column("owed_until", "owed until at most (UTC)"),
         Column("owed_because", "because of"),
+        Column("owed_cost_so_far", "cost so far", right=True),
+        Column("owed_cost_to_come", "most to come", right=True),
     )
-    namespaces, tenants = _namespace_rows(found), _tenant_rows(found)
-    console().print(f"{root}: {found.blocks:,} blocks, {found.bytes:,} bytes", markup=False)
+    namespaces, tenants = _namespace_rows(found), _tenant_rows(found, lost)
+    console().print(
+        f"{root}: {found.blocks:,} blocks, {found.bytes:,} bytes{_room_text(found)}", markup=False
+    )
+    if lost is None:
+        console().print("No database can be reached: what broken promises cost is not shown.")
     print_rows(
         namespaces,
         (Column("short", "namespace", style="bold"), *held),
@@ -202,6 +213,7 @@ def retire(
     from dataclasses import asdict
 
     from admin import clock
+    from admin.cli.lost import lost_by
     from admin.cli.output import console, print_json
     from engine.store import operate
     from engine.store.tombstone import Reason
@@ -211,7 +223,8 @@ def retire(
         found = operate.stat(root, int(clock.now().timestamp()), pause)
     digest = _chosen(namespace, found)
     held, tokens = found.namespaces[digest], _promised_tokens(found, digest)
-    costs = _costs(directory(data_dir), tokens)
+    lost = lost_by(directory(data_dir))
+    costs = lost.of(tokens) if lost is not None else []
     if not as_json:
         console().print(_cost_text(held, tokens, costs), markup=False)
     _ask(f"Retire {digest[:12]}?", yes, as_json)
@@ -286,35 +299,6 @@ def _promised_tokens(found: "StoreStat", digest: str) -> int:
     return found.namespaces[digest].promised_blocks * found.described[digest].block_tokens
 
 
-def _costs(data_dir: Path, tokens: int) -> list[dict[str, str]]:
-    """What it costs to bill so many tokens as hits that are computed as misses, once, by the prices in force.
-
-    Empty when no stack runs here: then nobody knows the price book.
-    """
-    from admin import clock
-    from admin.cli import session
-    from admin.stack.errors import StackError
-    from billing.errors import BillingError
-    from billing.money import Femto, decimal_of
-    from billing.pricing.book import PriceBook
-
-    async def work() -> tuple[PriceBook, str]:
-        async with session.books(data_dir) as books:
-            return await books.prices.book(), books.settings.served_name
-
-    try:
-        book, model = session.run(work())
-    except (StackError, BillingError):
-        return []
-    at, costs = clock.now(), []
-    offers = {(row.model, row.currency) for row in book.rows if row.effective_from <= at}
-    for offer in sorted(offer for offer in offers if offer[0] == model):
-        _, rates = book.row(*offer, at).rates_at(at)
-        lost = decimal_of(Femto(tokens * (rates.miss - rates.hit)))
-        costs.append({"model": model, "currency": offer[1], "amount": lost})
-    return costs
-
-
 def _cost_text(held: "Held", tokens: int, costs: list[dict[str, str]]) -> str:
     if not tokens:
         return f"{held.blocks:,} blocks, {held.bytes:,} bytes; none is promised, so it costs nothing."
@@ -328,13 +312,22 @@ def _cost_text(held: "Held", tokens: int, costs: list[dict[str, str]]) -> str:
     return f"{text}\nAsked for once, by the prices in force now, that is {amounts}." if amounts else text
 
 
-def _document(root: Path, found: "StoreStat") -> "Row":
+def _room_text(found: "StoreStat") -> str:
+    if found.quota_bytes is None:
+        return ""
+    return f" of {found.quota_bytes:,}; room for owed blocks: {found.room_for_owed_bytes:,}"
+
+
+def _document(root: Path, found: "StoreStat", lost: "Lost | None") -> "Row":
     return {
         "store": root,
         "blocks": found.blocks,
         "bytes": found.bytes,
         "namespaces": [{k: v for k, v in row.items() if k != "short"} for row in _namespace_rows(found)],
-        "tenants": _tenant_rows(found),
+        "quota_bytes": found.quota_bytes,
+        "room_for_owed_bytes": found.room_for_owed_bytes,
+        "tenants": _tenant_rows(found, lost),
+        "books_reached": lost is not None,
     }
 
 
@@ -352,12 +345,17 @@ def _namespace_rows(found: "StoreStat") -> "list[Row]":
     ]
 
 
-def _tenant_rows(found: "StoreStat") -> "list[Row]":
+def _tenant_rows(found: "StoreStat", lost: "Lost | None") -> "list[Row]":
+    """Of every tenant that the store, or what the books say of broken promises, knows."""
+    from billing.money import decimal_of
     from engine.store.operate import Held, Owed
 
     rows: list[Row] = []
-    for tenant in sorted({*found.tenants, *found.owed}):
+    billed = lost.billed if lost is not None else ()
+    for tenant in sorted({*found.tenants, *found.owed, *(row.tenant_id for row in billed)}):
         owed = found.owed.get(tenant, Owed())
+        cost = [f"{decimal_of(row.cost)} {row.currency}" for row in billed if row.tenant_id == tenant]
+        to_come = lost.of(owed.tokens) if lost is not None and owed.tokens else []
         rows.append(
             {
                 "tenant": tenant,
@@ -367,6 +365,9 @@ def _tenant_rows(found: "StoreStat") -> "list[Row]":
                 "owed_tokens": owed.tokens,
                 "owed_until": _instant(owed.until_s),
                 "owed_because": ", ".join(sorted(owed.by_reason)) or None,
+                "owed_billed_tokens": sum(row.tokens for row in billed if row.tenant_id == tenant),
+                "owed_cost_so_far": ", ".join(cost) or None,
+                "owed_cost_to_come": ", ".join(f"{c['amount']} {c['currency']}" for c in to_come) or None,
             }
         )
     return rows

@@ -1,10 +1,11 @@
 """Statements that read usage events."""
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from billing.db.tables import api_key, tenant, usage_event
-from billing.reports.usage_row import UsageFilter, UsageRow
+from billing.db.columns import FemtoNumeric
+from billing.db.tables import api_key, price_row, price_window, tenant, usage_event
+from billing.reports.usage_row import OwedRow, UsageFilter, UsageRow
 
 
 async def select_usage(connection: AsyncConnection, usage_filter: UsageFilter) -> list[UsageRow]:
@@ -35,3 +36,30 @@ async def select_usage(connection: AsyncConnection, usage_filter: UsageFilter) -
         statement = statement.where(event.rated_at < usage_filter.until)
     newest_first = [UsageRow(**row) for row in (await connection.execute(statement)).mappings()]
     return newest_first[::-1]
+
+
+async def select_owed(connection: AsyncConnection) -> list[OwedRow]:
+    """By tenant and currency, at the rates that rated each event: its price row's, or its window's."""
+    event = usage_event.c
+    of_window = (
+        select(price_window.c.miss - price_window.c.hit)
+        .where(price_window.c.price_row_id == event.price_row_id, price_window.c.name == event.price_window)
+        .order_by(price_window.c.position)
+        .limit(1)
+        .correlate(usage_event)
+        .scalar_subquery()
+    )
+    a_token = func.coalesce(of_window, price_row.c.miss - price_row.c.hit)
+    statement = (
+        select(
+            event.tenant_id,
+            event.currency,
+            func.sum(event.cache_owed).label("tokens"),
+            func.sum(event.cache_owed * a_token, type_=FemtoNumeric).label("cost"),
+        )
+        .join(price_row, price_row.c.id == event.price_row_id)
+        .where(event.cache_owed > 0)
+        .group_by(event.tenant_id, event.currency)
+        .order_by(event.tenant_id)
+    )
+    return [OwedRow(**row) for row in (await connection.execute(statement)).mappings()]

@@ -2,7 +2,7 @@
 
 from billing.db.transaction import Database
 from billing.reports import repository
-from billing.reports.usage_row import UsageFilter, UsageRow
+from billing.reports.usage_row import OwedRow, UsageFilter, UsageRow
 
 
 class Reports:
@@ -15,3 +15,8 @@ class Reports:
         """Usage events, newest last by the instant that rated them."""
         async with self._database.transaction() as connection:
             return await repository.select_usage(connection, usage_filter)
+
+    async def owed(self) -> list[OwedRow]:
+        """What broken promises have cost so far, by tenant."""
+        async with self._database.transaction() as connection:
+            return await repository.select_owed(connection)

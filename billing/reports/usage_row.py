@@ -18,6 +18,16 @@ class UsageFilter:
 
 
 @dataclass(frozen=True, slots=True)
+class OwedRow:
+    """Owed tokens of a tenant that were billed as hits. ``cost``: what as misses they had brought beyond."""
+
+    tenant_id: str
+    currency: str
+    tokens: int
+    cost: Femto
+
+
+@dataclass(frozen=True, slots=True)
 class UsageRow:
     """A usage event. ``tenant`` and ``key`` are names, for reading; the ids stand beside them."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine.proof.prefix import BLOCK_TOKENS
-from engine.store import pin
+from engine.store import pin, survey
 from engine.store.block import Term
 from engine.store.evict import tombstones_of
 from engine.store.log import Change, Log
@@ -56,6 +56,7 @@ class StoreStat:
     described: dict[str, Namespace] = field(default_factory=dict)
     tenants: dict[str, Held] = field(default_factory=dict)
     owed: dict[str, Owed] = field(default_factory=dict)
+    quota_bytes: int | None = None
 
     @property
     def blocks(self) -> int:
@@ -67,10 +68,16 @@ class StoreStat:
         """Bytes of all block files."""
         return sum(held.bytes for held in self.namespaces.values())
 
+    @property
+    def room_for_owed_bytes(self) -> int | None:
+        """What is free or not promised: beyond it owed blocks are not stored again. None: no quota."""
+        promised = sum(held.promised_bytes for held in self.namespaces.values())
+        return None if self.quota_bytes is None else max(0, self.quota_bytes - promised)
+
 
 def stat(root: Path, at_s: int, pause: Callable[[], None] = lambda: None) -> StoreStat:
     """Walk a store and count; ``pause`` is called after each folder."""
-    found = StoreStat()
+    found = StoreStat(quota_bytes=survey.quota_of(root))
     for digest in namespaces_of(root):
         found.described[digest] = Namespace.read(root, digest)
         by_namespace = found.namespaces[digest] = Held()

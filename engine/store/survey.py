@@ -77,6 +77,15 @@ def make(root: Path, at_s: int, quota_bytes: int | None, found: dict[Place, Foun
     _drop_logs(root, read, written_s)
 
 
+def quota_of(root: Path) -> int | None:
+    """The deployment's quota by which workers keep a directory, in bytes; None when they know of none."""
+    with contextlib.suppress(OSError, ValueError), (root / FOLDER / SURVEY).open() as lines:
+        match json.loads(lines.readline()):
+            case {"quota_bytes": int(quota_bytes)}:
+                return quota_bytes
+    return None
+
+
 def _look_again(root: Path, found: dict[Place, Found]) -> dict[str, int]:
     """Bring what a walk found up to the logs of all writers; returns how far each was read.
 

@@ -1,11 +1,14 @@
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from billing.pricing.rating import rate
 from billing.reports.service import Reports
 from billing.reports.usage_row import UsageFilter
 from billing.settlement.posting import post
+from billing.usage import TokenUsage
 
 FIRST = datetime(2026, 11, 2, 9, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -60,3 +63,21 @@ async def test_without_a_tenant_everyone_is_reported_and_with_one_nobody_else(ho
     assert {row.tenant_id for row in everyone} >= {house.tenant_id, other.tenant_id}
     (own,) = await Reports(house.database).usage(UsageFilter(tenant_id=other.tenant_id))
     assert own.request_id == other.request_id(0)
+
+
+async def test_owed_tokens_cost_what_misses_would_have_brought_at_the_rates_of_their_time(house: Any):
+    """At noon by the standard rates, at six in the evening by those of the demo book's cheaper window."""
+    usage = TokenUsage(cache_hit=512, cache_owed=512, cache_write=0, cache_miss=176, output=300)
+    events = []
+    for number, at in enumerate((FIRST + 3 * HOUR, FIRST + 9 * HOUR)):
+        event = house.event(number, at=at)
+        charge = rate(house.book, event.model, "USD", usage, at)
+        events.append(replace(event, usage=usage, charge=charge))
+    await post(house.database, [*events, house.event(2, at=FIRST)])
+    (owed,) = [row for row in await Reports(house.database).owed() if row.tenant_id == house.tenant_id]
+    expected = 0
+    for event in events:
+        _, rates = house.book.row(event.model, "USD", event.rated_at).rates_at(event.rated_at)
+        expected += 512 * (rates.miss - rates.hit)
+    assert len({event.charge.amount for event in events}) == 2, "both windows are met"
+    assert (owed.tokens, owed.cost, owed.currency) == (1024, expected, "USD")

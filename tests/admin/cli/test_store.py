@@ -5,16 +5,23 @@ import os
 import sys
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
 from admin import clock
 from admin.settings import Settings
 from admin.stack.state import Layout
+from billing.money import Femto, decimal_of
+from billing.pricing import toml
+from billing.usage import TokenUsage
 from engine.retention import RETENTION_S
 from engine.store.directory import Match, PrefixStore, TenantBlocks
 from engine.store.namespace import Namespace
 from tests.admin.cli.conftest import Kvitto
+from tests.admin.cli.test_usage import DAY, MODEL, customer, settle
+
+__all__ = ["customer"]  # a fixture
 
 NAMESPACE, OTHER_NAMESPACE, PROMISES = "ab" * 32, "cd" * 32, "ef" * 32
 HASHES = [bytes([index]) * 32 for index in range(1, 5)]
@@ -129,7 +136,7 @@ def test_retire_says_what_it_costs_and_asks(
     per_token = (Decimal(rates[0]["miss"]) - Decimal(rates[0]["hit"])) / 1_000_000
     assert Decimal(told["costs_most"][0]["amount"]) == 256 * per_token
     assert store.namespace(OTHER_NAMESPACE, "ten_a").match(HASHES) == Match(0, owed=4)
-    (row,) = kvitto("store", "stat", "--json").told["tenants"]
+    (row,) = [row for row in kvitto("store", "stat", "--json").told["tenants"] if row["tenant"] == "ten_a"]
     assert (row["owed_blocks"], row["owed_because"]) == (4, "upgrade")
 
 
@@ -152,3 +159,33 @@ def test_retire_wants_one_namespace_and_a_yes_from_machines(kvitto: Kvitto, stor
         ran = kvitto("store", "retire", *words)
         assert ran.status == 1
         assert reason in ran.err
+
+
+def test_stat_tells_what_broken_promises_have_cost_and_what_they_still_can(
+    kvitto: Kvitto, store: PrefixStore, cli_settings: Settings, customer: dict[str, Any]
+) -> None:
+    tenant = customer["tenant_id"]
+    keep(store, tenant)
+    usage = TokenUsage(cache_hit=0, cache_owed=1_000, cache_write=0, cache_miss=200, output=1)
+    settle(cli_settings, customer, usage, DAY)
+    assert kvitto("store", "sweep", "--quota", str(2 * FILE_BYTES), "--json").told["evicted"] == 2
+    told = kvitto("store", "stat", "--json").told
+    assert told["books_reached"]
+    assert (told["quota_bytes"], told["room_for_owed_bytes"]) == (2 * FILE_BYTES, 0)
+    (row,) = [each for each in told["tenants"] if each["tenant"] == tenant]
+    _, rates = toml.shipped("demo").row(MODEL, "USD", DAY).rates_at(DAY)
+    so_far = decimal_of(Femto(1_000 * (rates.miss - rates.hit)))
+    assert (row["owed_billed_tokens"], row["owed_cost_so_far"]) == (1_000, f"{so_far} USD")
+    _, rates = toml.shipped("demo").row(MODEL, "USD", clock.now()).rates_at(clock.now())
+    assert row["owed_cost_to_come"] == f"{decimal_of(Femto(128 * (rates.miss - rates.hit)))} USD"
+    assert "room for owed blocks: 0" in kvitto("store", "stat").out.replace("\n", " ")
+
+
+def test_stat_without_a_database_says_so_and_shows_the_rest(
+    kvitto: Kvitto, store: PrefixStore, cli_settings: Settings
+) -> None:
+    keep(store)
+    Layout(cli_settings.data_dir).state.unlink()
+    told = kvitto("store", "stat", "--json").told
+    assert (told["books_reached"], told["blocks"]) == (False, 4)
+    assert "No database can be reached" in kvitto("store", "stat").out

@@ -1,7 +1,9 @@
 """The worker's half alone, over real tensors and a real store."""
 
+import os
+import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from engine.store.evict import Quotas
 from engine.worker import clock, mover
 from engine.worker.messages import BlockJob, StepReport
 from engine.worker.mover import Load, Mover
+from engine.worker.report import Count
 
 NAMESPACE = "ab" * 32
 LAYERS = ["layer.0", "layer.1"]
@@ -74,6 +77,67 @@ def test_a_load_ends_at_the_first_block_that_is_not_whole(store: PrefixStore) ->
     assert reader.take_report() == StepReport(loaded={"request": 2})
     assert reader.take_failed_block_ids() == {6, 7}
     assert torch.equal(theirs["layer.0"][[6, 7]], cache(2)["layer.0"][[6, 7]])
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "flipped": lambda file: file.write_bytes(file.read_bytes()[:-1] + bytes([file.read_bytes()[-1] ^ 1])),
+    "short": lambda file: os.truncate(file, file.stat().st_size - 1),
+    "empty": lambda file: os.truncate(file, 0),
+    "too long": lambda file: file.write_bytes(file.read_bytes() + b"!"),
+    "missing": Path.unlink,
+    "another block": lambda file: shutil.copy(next(each for each in siblings(file) if each != file), file),
+    "a folder": lambda file: (file.unlink(), file.mkdir()),
+}
+
+
+def siblings(file: Path) -> list[Path]:
+    return sorted(file.parents[1].rglob("*.kv"))
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_a_file_that_is_not_the_block_ends_its_load_and_no_row_is_touched_by_it(
+    store: PrefixStore, damage: Callable[[Path], object]
+) -> None:
+    Mover(store, NAMESPACE, cache(1), LAYERS).save(job([1, 2, 3, 4]))
+    damage(store.namespace(NAMESPACE, "ten_a").path(HASHES[2]))
+    theirs = cache(2)
+    reader = Mover(store, NAMESPACE, theirs, LAYERS)
+    loaded(reader, job([4, 5, 6, 7]))
+    assert reader.take_report() == StepReport(loaded={"request": 2})
+    assert reader.take_failed_block_ids() == {6, 7}
+    for layer in LAYERS:
+        assert torch.equal(theirs[layer][4:6], cache(1)[layer][1:3])
+        assert torch.equal(theirs[layer][6:], cache(2)[layer][6:])
+
+
+def test_blocks_of_another_engine_in_the_same_directory_are_not_found(store: PrefixStore) -> None:
+    """Another model, vLLM or block size is another namespace; by mistake in the same one it is corrupt."""
+    Mover(store, "cd" * 32, cache(1), LAYERS).save(job([1, 2, 3, 4]))
+    smaller = {layer: tensor[:, :, :32].contiguous() for layer, tensor in cache(1).items()}
+    reader = Mover(store, NAMESPACE, cache(2), LAYERS)
+    loaded(reader, job([4, 5, 6, 7]))
+    assert reader.take_report() == StepReport(loaded={"request": 0})
+    Mover(store, NAMESPACE, smaller, LAYERS).save(job([1, 2, 3, 4]))
+    loaded(reader, job([4, 5, 6, 7]))
+    assert reader.take_report() == StepReport(loaded={"request": 0})
+    assert reader.take_failed_block_ids() == {4, 5, 6, 7}
+
+
+def test_what_finds_no_room_is_counted_and_what_is_owed_apart(tmp_path: Path) -> None:
+    file_bytes = 184 + Mover(PrefixStore(tmp_path, clock.now_s), NAMESPACE, cache(1), LAYERS).block_bytes
+    now = [clock.now_s()]
+    store = PrefixStore(tmp_path, lambda: now[0], Quotas(file_bytes))
+    writer = Mover(store, NAMESPACE, cache(1), LAYERS)
+    for index in (0, 1):
+        now[0] += 1
+        writer.save(job([1], HASHES[index : index + 1]))
+    now[0] += 1
+    writer.save(job([1], HASHES[:1]))
+    assert writer.counts[Count.OWED_WITHOUT_ROOM] == 1
+    assert writer.counts[Count.FULL_PUBLICATIONS] == 0
+    store.namespace(NAMESPACE, "ten_a").hold(HASHES[1:2])
+    writer.save(job([1], HASHES[3:]))
+    assert writer.counts[Count.FULL_PUBLICATIONS] == 1
 
 
 def test_only_missing_blocks_are_written(store: PrefixStore) -> None:
@@ -176,9 +240,3 @@ def test_reports_of_several_workers_agree_on_the_least() -> None:
     one = StepReport(loaded={"a": 3, "b": 1}, refused={"a": 7})
     other = StepReport(loaded={"a": 2}, refused={"a": 9, "c": 0})
     assert one.aggregate(other) == StepReport(loaded={"a": 2, "b": 1}, refused={"a": 7, "c": 0})
-
-
-def test_a_cache_whose_blocks_are_not_rows_of_bytes_is_refused(store: PrefixStore) -> None:
-    crossed = {layer: tensor.transpose(0, 1) for layer, tensor in cache(1).items()}
-    with pytest.raises(RuntimeError):
-        Mover(store, NAMESPACE, crossed, LAYERS)
