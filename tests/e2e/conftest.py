@@ -4,6 +4,7 @@ Tests own a tenant each, so none depends on another's prompts, money or order.
 """
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
