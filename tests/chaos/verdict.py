@@ -78,7 +78,7 @@ def _complete(seen: Seen, storm: Storm, row: dict[str, Any] | None) -> Iterator[
 
 def _money(stack: Stack, storm: Storm, rows: dict[str, Any]) -> Iterator[str]:
     for tenant in storm.tenants:
-        charged = [Decimal(row["charge"]) for row in rows.values() if row["tenant_id"] == tenant.id]
+        charged = [Decimal(row["charge"]) for row in rows.values() if row["tenant"] == tenant.name]
         left = stack.balance_in_books(tenant)
         if left != tenant.credit - sum(charged):
             yield f"{tenant.name}: {tenant.credit} granted, {sum(charged)} charged, {left} left"
