@@ -15,7 +15,7 @@ NAMES ?=
 BIN := .venv/bin
 READY := .venv/.ready-$(EXTRA)
 
-.PHONY: help up down test lint fmt bench
+.PHONY: help up down test lint fmt bench chaos
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 8
@@ -37,6 +37,9 @@ fmt: $(READY) ## format and mend what ruff can
 
 bench: $(READY) ## measure what is promised, all of it (half an hour) or by name: make bench NAMES="first_token overhead"
 	@$(BIN)/python -m tests.bench $(NAMES)
+
+chaos: $(READY) ## a storm: 200 requests, some of whom leave, while parts are killed and the store is spoilt
+	@$(BIN)/python -m tests.chaos
 
 # The default model travels in a wheel whose other dependencies we do not use. PyPI's torchvision, torchaudio and
 # torchcodec do not load beside the CPU build of torch and break transformers: they go when that is so.
