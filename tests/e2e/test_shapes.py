@@ -39,7 +39,7 @@ def blocks_of(house: Any, tenant: Any) -> int:
 
 
 def ask_for_more_than_fits(house: Any, letter: Any) -> list[dict[str, Any]]:
-    """Two prompts of which the store holds one, and a restart that empties memory: their events, asked again."""
+    """Ask two prompts of which the store holds one, empty memory by a restart, ask again: the events."""
     asked = [(house.tenant(), letter(seed)) for seed in (41, 42)]
     for tenant, text in asked:
         house.ask(tenant, text, max_tokens=1)
