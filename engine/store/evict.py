@@ -11,6 +11,7 @@ own quota, what goes beyond is stored unpromised; and what is stored unpromised,
 evicts a promise.
 """
 
+import errno
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from engine.store.block import Term
 from engine.store.census import Census, Key, rank_of
 from engine.store.log import Change, Log
 from engine.store.namespace import Namespace
-from engine.store.places import Place, Removed, Remover
+from engine.store.places import Place, Removed, Remover, places_of
 from engine.store.survey import Found
 from engine.store.tombstone import Reason, Tombstones
 
@@ -85,7 +86,7 @@ class Evictor:
         self._log = log
         self._census = Census(root)
         self._lock = threading.Lock()
-        # Set when the last survey's list of who goes first is used up: a new one is wanted.
+        # Set when there is no survey, or its list of who goes first is used up: a new one is wanted.
         self.starved = threading.Event()
 
     def admit(self, wish: Wish) -> Term | None:
@@ -142,9 +143,13 @@ class Evictor:
             return self.evicted_blocks - before
 
     def _counted(self) -> Census:
+        """The census. What nobody has counted yet is not walked here, where a step waits; raises OSError."""
         self._census.refresh()
         if self._census.survey is None:
-            survey.make(self._root, self._remover.now_s(), self.quotas.deployment_bytes)
+            if any(True for _ in places_of(self._root)):
+                self.starved.set()
+                raise OSError(errno.EAGAIN, "nobody has counted the store yet", str(self._root))
+            survey.make(self._root, self._remover.now_s(), self.quotas.deployment_bytes, {})
             self._census.refresh()
         return self._census
 

@@ -19,9 +19,10 @@ from engine.store import block
 from engine.store.block import HASH_BYTES, BlockError, Term
 from engine.store.census import Counted, Rank, line_of, rank_of
 from engine.store.log import FOLDER, SURVEY, Change, changes_in, logs_in
-from engine.store.places import GOING, Place, places_of
+from engine.store.places import GOING, Place
 from engine.store.tombstone import tombstones_in
 
+# Size of file and term of every block of a place.
 Found = dict[bytes, tuple[int, Term]]
 PARENTS: Final = "parents.index"
 # Writers may fill as much of the quota before the next survey, and each still finds who goes first.
@@ -30,20 +31,13 @@ _LISTED_BLOCKS_LEAST: Final = 4096
 _LOG_KEPT_S: Final = 60
 
 
-def found_in(place: Place) -> Found:
-    """Size of file and term of every visible block of a place."""
-    return {block_hash: (status.st_size, Term.of(status)) for block_hash, status in place.blocks()}
-
-
-def make(root: Path, at_s: int, quota_bytes: int | None, found: dict[Place, Found] | None = None) -> None:
-    """Write a survey of a directory at ``at_s``; ``found`` is what a walk has found, when there was one.
+def make(root: Path, at_s: int, quota_bytes: int | None, found: dict[Place, Found]) -> None:
+    """Write a survey of a directory at ``at_s``, in which a walk has ``found`` blocks.
 
     Raises:
         OSError: the disk does not take it.
     """
     (root / FOLDER).mkdir(parents=True, exist_ok=True, mode=0o700)
-    if found is None:
-        found = {place: found_in(place) for place in places_of(root)}
     read = _look_again(root, found)
     used, guaranteed = 0, Counter[str]()
     for place, blocks in found.items():

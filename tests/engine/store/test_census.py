@@ -54,11 +54,17 @@ def test_a_sweep_with_a_smaller_quota_evicts_down_to_it(house: House) -> None:
     assert there(house.store(), chain(6)) == chain(2)
 
 
-def test_a_lost_census_is_counted_again(house: House) -> None:
+def test_a_lost_census_is_counted_again_by_the_next_sweep_and_until_then_nothing_is_stored(
+    house: House,
+) -> None:
     store = house.store(quota_blocks=3)
     publish(store, chain(3))
     shutil.rmtree(house.root / "census")
     house.clock.at_s += 1
+    assert publish(store, chain(1, 9)) == [Published.REFUSED]
+    assert store.evictor.starved.is_set()
+    house.clock.at_s += 5
+    store.sweep(house.clock.at_s)
     assert publish(store, chain(1, 9)) == [Published.WRITTEN]
     assert there(store, chain(3)) == chain(2)
 
@@ -68,6 +74,8 @@ def test_a_census_full_of_nonsense_evicts_nothing_that_it_should_not(house: Hous
     publish(store, chain(2))
     for file in (house.root / "census").iterdir():
         file.write_text("nonsense\n1 2 3\n")
+    assert publish(house.store(quota_blocks=3), chain(1, 9)) == [Published.REFUSED]
+    house.store(quota_blocks=3).sweep(house.clock.at_s)
     assert publish(house.store(quota_blocks=3), chain(1, 9)) == [Published.WRITTEN]
     assert there(store, chain(2)) == chain(2)
 

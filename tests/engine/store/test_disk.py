@@ -59,7 +59,7 @@ def as_a_stranger(check: Callable[[], None]) -> None:
 
 
 def test_a_full_disk_refuses_a_block_and_leaves_nothing_of_it(house: House) -> None:
-    publish(house.store(), chain(1))
+    publish(house.store(quota_blocks=10), chain(1))
 
     def full() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -1,5 +1,6 @@
 """Writers that are killed without warning, at any byte, leave nothing that is ever read as a block."""
 
+import functools
 import hashlib
 import itertools
 import os
@@ -15,7 +16,7 @@ from engine.store.places import places_of
 from tests.engine.store.conftest import NAMESPACE
 
 KILLS = 200
-WRITERS = 8
+WRITERS = 3
 BLOCKS = 12
 PAYLOAD_BYTES = 200_000
 
@@ -24,6 +25,7 @@ def name_of(index: int) -> bytes:
     return bytes([index + 1]) * 32
 
 
+@functools.cache
 def payload_of(index: int) -> bytes:
     return hashlib.shake_128(b"%d" % index).digest(PAYLOAD_BYTES)
 
