@@ -15,6 +15,7 @@ from engine.store.evict import Quotas
 from engine.worker import clock, mover
 from engine.worker.messages import BlockJob, StepReport
 from engine.worker.mover import Load, Mover
+from engine.worker.report import Count
 
 NAMESPACE = "ab" * 32
 LAYERS = ["layer.0", "layer.1"]
@@ -74,6 +75,20 @@ def test_a_load_ends_at_the_first_block_that_is_not_whole(store: PrefixStore) ->
     assert reader.take_report() == StepReport(loaded={"request": 2})
     assert reader.take_failed_block_ids() == {6, 7}
     assert torch.equal(theirs["layer.0"][[6, 7]], cache(2)["layer.0"][[6, 7]])
+
+
+def test_all_that_is_corrupt_behind_a_corrupt_block_is_found_by_the_same_load(store: PrefixStore) -> None:
+    writer = Mover(store, NAMESPACE, cache(1), LAYERS)
+    writer.save(job([1, 2, 3, 4]))
+    for index in (1, 3):
+        store.namespace(NAMESPACE, "ten_a").path(HASHES[index]).write_bytes(b"garbage")
+    reader = Mover(store, NAMESPACE, cache(2), LAYERS)
+    loaded(reader, job([4, 5, 6, 7]))
+    assert reader.take_report() == StepReport(loaded={"request": 1})
+    assert reader.counts[Count.QUARANTINED_BLOCKS] == 2
+    writer.save(job([1, 2, 3, 4]))
+    loaded(reader, job([4, 5, 6, 7]))
+    assert reader.take_report() == StepReport(loaded={"request": 4})
 
 
 def test_only_missing_blocks_are_written(store: PrefixStore) -> None:
