@@ -44,6 +44,8 @@ class WorkerSpec:
     is asked. ``promise`` False stores blocks without promising to keep them. ``store_bytes_max`` limits the
     block files of the whole store, ``tenant_bytes_max`` what is promised or owed to any one tenant; None: no
     limit. ``retention_s`` adds retention classes, or changes how many seconds the known ones promise.
+
+    ``speculative`` is vLLM's configuration of speculative decoding, under its own names; None: no drafts.
     """
 
     name: str
@@ -72,6 +74,7 @@ class WorkerSpec:
     retention_s: Mapping[str, int] = field(default_factory=dict)
     shutdown_timeout_s: int = 20
     log_level: str = "INFO"
+    speculative: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.role not in ("prefill", "decode", "both"):

@@ -104,11 +104,22 @@ class PrefixStore:
         self._sequence = itertools.count()
         self._writes_resume_s = 0
         self._predecessors: dict[str, tuple[int, list[str]]] = {}
+        self._described: dict[str, Namespace] = {}
 
     def describe(self, namespace: Namespace) -> None:
-        """Write a namespace's ``namespace.json``; a disk that refuses leaves it undescribed."""
-        with contextlib.suppress(OSError):
-            namespace.write(self.root)
+        """Write a namespace's ``namespace.json``, now and when its folders are made anew.
+
+        A disk that refuses leaves it undescribed.
+        """
+        self._described[namespace.digest] = namespace
+        self.describe_anew(namespace.digest)
+
+    def describe_anew(self, digest: str) -> None:
+        """Write a known namespace's description again, if it is gone."""
+        namespace = self._described.get(digest)
+        if namespace is not None:
+            with contextlib.suppress(OSError):
+                namespace.write(self.root)
 
     def namespace(self, digest: str, tenant: str) -> "TenantBlocks":
         """A tenant's blocks in one namespace (64 hex digits: what computed them and how)."""
@@ -368,4 +379,5 @@ class TenantBlocks:
     def _make(self, folder: Path) -> None:
         if folder not in self._made:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._store.describe_anew(self._place.namespace)
             self._made.add(folder)

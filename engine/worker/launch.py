@@ -72,6 +72,8 @@ def server_arguments(spec: WorkerSpec, identity: dict[str, str]) -> list[str]:
             "model": identity["model"],
         }
         arguments += ["--additional-config", json.dumps({PACE_CONFIG: pace})]
+    if spec.speculative is not None:
+        arguments += ["--speculative-config", json.dumps(dict(spec.speculative))]
     if spec.context_tokens is not None:
         arguments += ["--max-model-len", str(spec.context_tokens)]
     return arguments

@@ -70,6 +70,10 @@ class WorkerMetrics(Collector):
                 "Blocks of the KV cache that are not free.",
                 left.counts.get(Count.KV_BLOCKS_IN_USE, 0),
             ),
+            "kvitto_tracked_requests": (
+                "Requests that are still to be attested.",
+                left.counts.get(Count.TRACKED_REQUESTS, 0),
+            ),
             "kvitto_scheduler_prefill_left_tokens": (
                 "Tokens of prompts that are left to compute.",
                 left.report.prefill_tokens,

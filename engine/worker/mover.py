@@ -29,24 +29,30 @@ class Load:
         self.job = job
         self.started_at_s = clock.monotonic_s()
         self.loaded_blocks = 0
-        self.corrupt = False
+        self.corrupt_blocks = 0
         self.ended = False
         self._lock = threading.Lock()
 
     def run(self, blocks: TenantBlocks, rows: Rows) -> None:
-        """Read block after block; runs in a thread."""
+        """Read block after block; runs in a thread.
+
+        Behind a corrupt block the others are read for their checksums alone: the request computes them
+        anyway, and publishes again what was quarantined.
+        """
         payload = memoryview(bytearray(rows.block_bytes))
-        for block_id, block_hash in zip(self.job.block_ids, self.job.block_hashes, strict=True):
+        for index, block_hash in enumerate(self.job.block_hashes):
             outcome = blocks.load(block_hash, payload, self.job.retention_class)
-            self.corrupt = outcome is Loaded.CORRUPT
+            self.corrupt_blocks += outcome is Loaded.CORRUPT
             with self._lock:
                 if self.ended:
                     return  # abandoned: these rows of the cache belong to someone else by now
                 if outcome is not Loaded.LOADED:
                     _LOG.warning("block %s of the store is %s", block_hash.hex(), outcome.value)
-                    break
-                rows.fill(block_id, payload)
-                self.loaded_blocks += 1
+                elif index == self.loaded_blocks:
+                    rows.fill(self.job.block_ids[index], payload)
+                    self.loaded_blocks += 1
+            if outcome is Loaded.MISSING:
+                break
         self.end()
 
     def end(self) -> None:
@@ -121,7 +127,7 @@ class Mover:
                 self.counts[Count.LOADED_BLOCKS] += load.loaded_blocks
                 self.counts[Count.LOADED_BYTES] += load.loaded_blocks * self.block_bytes
                 self.counts[Count.LOAD_SECONDS] += clock.monotonic_s() - load.started_at_s
-                self.counts[Count.QUARANTINED_BLOCKS] += load.corrupt
+                self.counts[Count.QUARANTINED_BLOCKS] += load.corrupt_blocks
                 self._failed_block_ids.update(load.failed_block_ids)
         return ended
 

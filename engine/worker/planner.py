@@ -23,6 +23,7 @@ _LOG: Final = logging.getLogger("vllm.kvitto.planner")
 _LOOKUP_WAIT_S: Final = 0.003
 _LOOKUP_DEADLINE_S: Final = 2.0
 _PROMISE_WAIT_S: Final = 0.5
+SYNCHRONOUS: Final = "a step loads synchronously, which this connector never asks for; it publishes nothing"
 
 
 class Planner:
@@ -45,6 +46,11 @@ class Planner:
         self._loads: list[BlockJob] = []
         self.unattested = 0
         self._patience = Patience("kvitto-lookup", threads=4)
+
+    @property
+    def tracked_requests(self) -> int:
+        """Requests of ours that have not ended."""
+        return len(self._tracked)
 
     def add(self, request: Any) -> None:
         """Remember a new request, if it is one of ours."""
@@ -146,8 +152,11 @@ class Planner:
         """Loads that were admitted and blocks that this step completes."""
         loads, self._loads = self._loads, []
         orders = StepOrders(loads=loads)
-        if self._store is None or scheduler_output.has_sync_kv_loads:
-            return orders  # sync loads are never ours; over unproven blocks nothing may be published
+        if scheduler_output.has_sync_kv_loads:
+            _LOG.error(SYNCHRONOUS)
+            return orders  # over unproven blocks nothing may be published
+        if self._store is None:
+            return orders
         for request_id, scheduled_tokens in scheduler_output.num_scheduled_tokens.items():
             tracked = self._tracked.get(request_id)
             if tracked is None:

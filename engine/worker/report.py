@@ -46,6 +46,7 @@ class Count(StrEnum):
     STEP_EXPECTED_SECONDS = "scheduler_step_expected_seconds"
     JOURNAL_LOST_LINES = "journal_lost_lines"
     KV_BLOCKS_IN_USE = "kv_blocks_in_use"
+    TRACKED_REQUESTS = "tracked_requests"
 
 
 class ReportFile:

@@ -81,6 +81,7 @@ class ReportedMixin(_Base):  # type: ignore[misc]  # vllm is untyped here
         counts = {} if pacer is None else dict(pacer.counts)
         counts[Count.POLICY_FAULTS] = self.policy_faults + self._report_faults
         counts[Count.JOURNAL_LOST_LINES] = self.connector.planner.journal.lost
+        counts[Count.TRACKED_REQUESTS] = self.connector.planner.tracked_requests
         pool = self.kv_cache_manager.block_pool
         counts[Count.KV_BLOCKS_IN_USE] = round(pool.get_usage() * (pool.num_gpu_blocks - 1))
         return engine_says(report, counts)

@@ -24,7 +24,11 @@ SPEC = WorkerSpec(
 
 
 def test_a_spec_survives_its_file(tmp_path: Path) -> None:
-    for spec in (SPEC, dataclasses.replace(SPEC, cpu_cores=None, context_tokens=2048, step_budget_s=0.1)):
+    drafting = {"method": "ngram", "num_speculative_tokens": 4}
+    other = dataclasses.replace(
+        SPEC, cpu_cores=None, context_tokens=2048, step_budget_s=0.1, speculative=drafting
+    )
+    for spec in (SPEC, other):
         spec.write(tmp_path / "spec.json")
         assert WorkerSpec.read(tmp_path / "spec.json") == spec
 

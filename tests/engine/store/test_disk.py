@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from engine.store.directory import Loaded, Match, Published
+from engine.store.namespace import Namespace
 from tests.engine.store.conftest import (
     NAMESPACE,
     NEXT_NAMESPACE,
@@ -23,6 +24,7 @@ from tests.engine.store.conftest import (
 )
 
 NOBODY = 65534
+OURS = Namespace(NAMESPACE, "ef" * 32, 64, {"vllm": "0.32.0"})
 
 
 def in_a_child(check: Callable[[], None]) -> None:
@@ -115,6 +117,7 @@ def test_a_store_that_may_not_be_read_is_a_miss(open_house: House) -> None:
 
 def test_a_store_that_vanishes_under_its_worker_is_a_miss_and_is_made_anew(house: House) -> None:
     store = house.store(quota_blocks=5)
+    store.describe(OURS)
     publish(store, chain(2))
     blocks = store.namespace(NAMESPACE, "ten_a")
     held = blocks.hold(chain(2))
@@ -128,6 +131,7 @@ def test_a_store_that_vanishes_under_its_worker_is_a_miss_and_is_made_anew(house
     house.clock.at_s += 5
     assert Published.WRITTEN in (*published, *publish(store, chain(1)))
     assert load(blocks, chain(1)[0]) is Loaded.LOADED
+    assert Namespace.read(house.root, NAMESPACE) == OURS, "what it is promised for is told again"
 
 
 def instead(make: Callable[[Path], object]) -> Callable[[Path], None]:

@@ -148,12 +148,16 @@ class Worker:
             response = connection.getresponse()
             return response.status, response.read()
 
-    def post(self, path: str, body: dict[str, Any]) -> http.client.HTTPResponse:
+    def send(self, path: str, body: dict[str, Any]) -> UnixConnection:
+        """A call whose answer is still to come."""
         connection = UnixConnection(self.spec.socket, 60)
         content = json.dumps(body).encode()
         headers = {"content-type": "application/json", "connection": "close"}
         connection.request("POST", path, content, headers | self._signature("POST", path, content))
-        return connection.getresponse()
+        return connection
+
+    def post(self, path: str, body: dict[str, Any]) -> http.client.HTTPResponse:
+        return self.send(path, body).getresponse()
 
     def stranger(self) -> Self:
         """A client of the same worker that does not know the secret."""
@@ -198,9 +202,16 @@ class Worker:
 
     def running(self) -> float:
         """Requests that vLLM has running, by its own metrics."""
-        _, text = self.get("/metrics")
-        lines = [line for line in text.decode().splitlines() if line.startswith("vllm:num_requests_running{")]
-        return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+        return self.metric("vllm:num_requests_running")
+
+    def metrics(self) -> dict[str, float]:
+        """All that it measures, by name and labels."""
+        lines = [line for line in self.get("/metrics")[1].decode().splitlines() if not line.startswith("#")]
+        return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+
+    def metric(self, name: str) -> float:
+        """One metric, summed over its labels."""
+        return sum(value for full, value in self.metrics().items() if full.partition("{")[0] == name)
 
     def family(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children(recursive=True)
@@ -215,10 +226,10 @@ class Worker:
             return self.process.wait(10)
 
 
-def wait_a_little(process: subprocess.Popen[bytes]) -> None:
-    """Wait a fifth of a second, or less when the process ends."""
+def wait_a_little(process: subprocess.Popen[bytes], seconds: float = 0.2) -> None:
+    """Wait so long, or less when the process ends."""
     try:
-        process.wait(0.2)
+        process.wait(seconds)
     except subprocess.TimeoutExpired:
         return
 

@@ -140,6 +140,20 @@ def test_what_finds_no_room_is_counted_and_what_is_owed_apart(tmp_path: Path) ->
     assert writer.counts[Count.FULL_PUBLICATIONS] == 1
 
 
+def test_all_that_is_corrupt_behind_a_corrupt_block_is_found_by_the_same_load(store: PrefixStore) -> None:
+    writer = Mover(store, NAMESPACE, cache(1), LAYERS)
+    writer.save(job([1, 2, 3, 4]))
+    for index in (1, 3):
+        store.namespace(NAMESPACE, "ten_a").path(HASHES[index]).write_bytes(b"garbage")
+    reader = Mover(store, NAMESPACE, cache(2), LAYERS)
+    loaded(reader, job([4, 5, 6, 7]))
+    assert reader.take_report() == StepReport(loaded={"request": 1})
+    assert reader.counts[Count.QUARANTINED_BLOCKS] == 2
+    writer.save(job([1, 2, 3, 4]))
+    loaded(reader, job([4, 5, 6, 7]))
+    assert reader.take_report() == StepReport(loaded={"request": 4})
+
+
 def test_only_missing_blocks_are_written(store: PrefixStore) -> None:
     first, second = cache(1), cache(2)
     Mover(store, NAMESPACE, first, LAYERS).save(job([0, 1], HASHES[:2]))

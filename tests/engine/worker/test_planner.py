@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from engine.store.directory import Match, PrefixStore, TenantBlocks
 from engine.worker import clock
 from engine.worker.messages import StepReport
-from engine.worker.planner import Planner
+from engine.worker.planner import SYNCHRONOUS, Planner
 
 from .vllm_double import NAMESPACE, Request, asked, attested, break_promise, keep, planner_of, step
 
@@ -124,10 +124,13 @@ def test_a_refused_block_is_ordered_again(planner: Planner) -> None:
     assert (save.first, len(save.block_ids)) == (4, 7)
 
 
-def test_a_step_over_synchronous_loads_saves_nothing(planner: Planner) -> None:
+def test_a_step_over_synchronous_loads_saves_nothing_and_says_so(
+    planner: Planner, caplog: pytest.LogCaptureFixture
+) -> None:
     request = Request(list(range(1000)))
     planner.add(request)
     assert planner.orders(step(request, 640, sync=True)).saves == []
+    assert SYNCHRONOUS in caplog.text
     request.num_computed_tokens = 640
     assert planner.orders(step(request, 64)).saves[0].first == 0
 

@@ -115,7 +115,7 @@ class BareScheduler:
         extra = {"journal_dir": str(folder)}
         transfer = SimpleNamespace(kv_connector_extra_config=extra)
         self.vllm_config = SimpleNamespace(kv_transfer_config=transfer)
-        planner = SimpleNamespace(journal=Journal(folder))
+        planner = SimpleNamespace(journal=Journal(folder), tracked_requests=1)
         self.connector = SimpleNamespace(namespace="cd" * 32, planner=planner)
         self._pacer: Any = None
         self.requests: dict[str, Request] = {}
@@ -156,6 +156,7 @@ def test_a_scheduler_says_at_once_what_it_is_and_after_a_step_what_it_has_to_do(
     assert left.report == WorkerReport(2, 1, 289, 944, False, "cd" * 32, (0.02, 1e-3, 1e-6))
     assert left.counts["scheduler_policy_faults"] == 2
     assert left.counts["kv_blocks_in_use"] == 25
+    assert left.counts["tracked_requests"] == 1
     assert scheduler.finish_requests(None, None) == "finished"
     assert report.read(tmp_path).report.running == 0
 
