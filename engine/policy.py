@@ -20,6 +20,9 @@ from engine.cost import CHUNK_FLOOR_TOKENS, CostLaw, Work
 
 AGEING: Final = 0.3
 
+_OVERHEAD_MAX: Final = 0.25
+_STRETCH_MAX: Final = 2.0
+
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
@@ -41,6 +44,17 @@ class Prompt:
     def remaining(self) -> Work:
         """What is left to compute."""
         return Work.chunk(self.computed_tokens, self.total_tokens - self.computed_tokens)
+
+
+def stretched(step_s: float, law: CostLaw, decode: Work) -> float:
+    """Seconds for a step that should take ``step_s``: more, where nobody waits between two tokens.
+
+    With nothing to decode a step may take up to twice as long, until its constant part is a quarter of it.
+    A machine whose steps cost much before they compute anything would lose half of its speed otherwise.
+    """
+    if decode.tokens:
+        return step_s
+    return max(step_s, min(law.base_s / _OVERHEAD_MAX, step_s * _STRETCH_MAX))
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ GIB: Final = 2**30
 # Measured resident, shared pages once (`make bench`): a worker without its KV cache but with a small model's
 # weights; then Postgres, Valkey, gateway, jobs and supervisor together.
 WORKER_BYTES: Final = int(1.7 * GIB)
-REST_BYTES: Final = int(0.8 * GIB)
+REST_BYTES: Final = int(0.5 * GIB)
 # Less than this share of the estimate is clearly too little, whatever the estimate leaves out.
 SHARE_MIN: Final = 0.8
 CGROUP_LIMIT: Final = Path("/sys/fs/cgroup/memory.max")

@@ -19,7 +19,8 @@ from admin.stack.state import PartStatus
 from engine.api import Engine, EngineError
 
 LOOK_INTERVAL_S: Final = 0.2
-# Gateways read reports once a second; a request may still be on its way to a worker that has just said no.
+# Gateways read reports once a second: a request may still be on its way to a worker that has just said no, and
+# one that is ready again is not known to be at once.
 ROUTING_S: Final = 2.0
 
 OnStep = Callable[[str], None]
@@ -46,7 +47,7 @@ async def asked(settings: Settings) -> AsyncIterator[Engine]:
 
 
 async def restart(settings: Settings, name: str, timeout_s: float, on_step: OnStep) -> Restarted:
-    """Drain a worker, stop it, and wait until the supervisor has it ready again.
+    """Drain a worker, stop it, and wait until it is ready again and gateways know.
 
     Args:
         settings: of the running stack.
@@ -76,6 +77,7 @@ async def restart(settings: Settings, name: str, timeout_s: float, on_step: OnSt
         if monotonic() > deadline_s:
             raise StackFailed(name, "did not come back: `kvitto logs` has its last words")
         await asyncio.sleep(LOOK_INTERVAL_S)
+    await asyncio.sleep(ROUTING_S)
     return Restarted(drained, after.pid, monotonic() - begun_s)
 
 

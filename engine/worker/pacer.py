@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from engine.cost import CostFit, CostLaw, Work
-from engine.policy import FairOrder, Prompt, StepBudget, share_step
+from engine.policy import FairOrder, Prompt, StepBudget, share_step, stretched
 from engine.worker.report import Count, Counts
 
 PACE_CONFIG: Final = "kvitto_pace"
@@ -35,7 +35,7 @@ _TOKENS_WORTH_LEARNING: Final = 16
 class StepPlan:
     """One step: its order, the chunks of those that hold a place, and a budget for what else is admitted.
 
-    ``least_s`` is what it takes with the smallest chunk that makes progress.
+    ``least_s`` is what it takes with the smallest chunk that is worth a step.
     """
 
     ordered: list[Prompt]
@@ -103,7 +103,8 @@ class Pacer:
             waiting: prompts that could be admitted; empty while no place is free.
             decode: what the decoding requests add to the step.
         """
-        budget = StepBudget.of(self.law, self._step_budget_s / self._fit.margin, tokens_max, decode)
+        step_s = stretched(self._step_budget_s, self.law, decode)
+        budget = StepBudget.of(self.law, step_s / self._fit.margin, tokens_max, decode)
         ordered = self._fair.order([*placed, *waiting], self.law, budget.quantum_s)
         names = {prompt.request_id for prompt in placed}
         if self._stand_steps and placed:
@@ -120,7 +121,7 @@ class Pacer:
             placed={name: chunks.get(name, 0) for name in names},
             budget=budget,
             gives_way=any(prompt.request_id in names for prompt in ordered[first:]),
-            least_s=self.law.step_s(least),
+            least_s=max(self.law.step_s(least), step_s),
         )
 
     def scheduled(self, plan: StepPlan, work: Mapping[str, Work]) -> None:

@@ -6,28 +6,14 @@ broken. Seconds of a busy machine say little; trust the ratio.
 
 import argparse
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench import burst, fairness, first_token, memory, mixed, start, steps, store
+from tests.bench import burst, fairness, first_token, mixed, overhead, start, steps, store
 from tests.bench.row import Row
-from tests.bench.stack import Stack
-
-
-def measure(stack: Stack) -> list[Row]:
-    """Run the stack cold, stop it, run it again."""
-    fresh_s = stack.up()
-    cold = first_token.ask_all(stack)
-    stack.down()
-    warm_s = stack.up()
-    stored = first_token.ask_all(stack)
-    return [*start.rows(fresh_s, warm_s), *first_token.rows(cold, stored), *memory.rows(stack)]
 
 
 def table_of(rows: list[Row]) -> Table:
@@ -42,21 +28,11 @@ def table_of(rows: list[Row]) -> Table:
     return table
 
 
-def of_a_stack() -> list[Row]:
-    """Measure in a temporary data directory; clean up."""
-    place = Path(tempfile.mkdtemp(prefix="kv-bench-", dir="/tmp"))  # sockets need a short path
-    place.chmod(0o711)  # as root, Postgres's own account has to pass through
-    stack = Stack.fresh(place / "d")
-    try:
-        return measure(stack)
-    finally:
-        stack.down()
-        shutil.rmtree(place, ignore_errors=True)
-
-
 BENCHES: dict[str, Callable[[], list[Row]]] = {
-    "stack": of_a_stack,
+    "stack": start.measure,
+    "first_token": first_token.measure,
     "store": store.main,
+    "overhead": overhead.measure,
     "steps": steps.measure,
     "burst": burst.measure,
     "fairness": fairness.measure,

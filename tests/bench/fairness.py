@@ -37,7 +37,7 @@ class Delays:
     def bound_s(self) -> float:
         """The weighted share, which is the short prompt's own time over its weight, and one step.
 
-        A step beside the burst is the time between two tokens there: above its budget on a slow machine.
+        A step beside the burst is the time between two tokens there, on a slow machine more than its budget.
         """
         return _first_s(self.alone) / self.weight + max(STEP_BUDGET_S, _gap_s(self.beside))
 

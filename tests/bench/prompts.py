@@ -1,6 +1,7 @@
-"""Natural-language prompts of about 1,500 tokens that share no block: they differ from the start."""
+"""Natural-language prompts that share no block: they differ from the start."""
 
-TOKENS = 1_500
+from tokenizers import Tokenizer
+
 TOKENS_A_SENTENCE = 14
 PLACES = (
     "harbour",
@@ -35,8 +36,8 @@ THINGS = (
 TIMES = ("in the morning", "before the rain", "after a short rest", "on the first day", "late at night")
 
 
-def prompt(number: int, tokens: int = TOKENS) -> str:
-    """Return the text of one prompt; a common word is about one token of the default model."""
+def prompt(number: int, tokens: int) -> str:
+    """Return a text of at least so many tokens; a common word is about one token of the default model."""
     place = PLACES[number % len(PLACES)]
     sentences = [f"This is report number {number} from the {place}. Read it and say what it is about."]
     for turn in range(tokens // TOKENS_A_SENTENCE):
@@ -45,3 +46,10 @@ def prompt(number: int, tokens: int = TOKENS) -> str:
         thing, moment = THINGS[(step // 3 + turn) % len(THINGS)], TIMES[(step // 5 + turn) % len(TIMES)]
         sentences.append(f"Near the {place} {subject} {deed} {thing} {moment}.")
     return " ".join(sentences)
+
+
+def prompt_ids(tokenizer: Tokenizer, number: int, tokens: int) -> list[int]:
+    """Return the first tokens of one prompt's text."""
+    ids = list(tokenizer.encode(prompt(number, tokens + 64)).ids[:tokens])
+    assert len(ids) == tokens
+    return ids

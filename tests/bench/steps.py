@@ -29,7 +29,7 @@ _LINE = re.compile(re.sub(r"%\.?\d*[df]", r"([\\d.]+)", STEP_LOG))
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """One step: seconds it took, by the law, and by the law with the smallest chunk that makes progress."""
+    """One step: seconds it took, by the law, and by the law with the smallest chunk that is worth a step."""
 
     seconds: float
     expected_s: float

@@ -79,9 +79,14 @@ def _write(root: Path, prompts: range) -> None:
 def measure(root: Path, blocks: int) -> list[Row]:
     """Build a store of so many blocks and measure what a worker asks of it."""
     started_s = time.perf_counter()
+    console = Console(stderr=True)
+    console.print(f"store: writing {blocks:,} blocks")
     build(root, blocks)
     built = Row(f"{blocks:,} blocks written", time.perf_counter() - started_s, "s")
-    return [built, *look_up_rows(root, blocks), *sweep_rows(root, blocks)]
+    console.print(f"store: {3 * LOOK_UPS:,} look-ups")
+    found = look_up_rows(root, blocks)
+    console.print("store: four sweeps")
+    return [built, *found, *sweep_rows(root, blocks)]
 
 
 def look_up_rows(root: Path, blocks: int) -> list[Row]:

@@ -1,4 +1,4 @@
-"""What the measurements stand on: prompts that share nothing, ratios by prompt, limits that can break."""
+"""What the measurements stand on: prompts that share nothing, ratios by pair, limits that can break."""
 
 from itertools import combinations
 from pathlib import Path
@@ -7,25 +7,60 @@ import pytest
 from tokenizers import Tokenizer
 
 from engine.proof.prefix import block_hashes
-from tests.bench.first_token import PROMPTS, Answers, rows
-from tests.bench.prompts import TOKENS, prompt
+from tests.bench import first_token, overhead
+from tests.bench.first_token import AROUND_TOKENS, RATIO_MAX, Pair, Texts
+from tests.bench.overhead import Round
+from tests.bench.prompts import prompt_ids
 from tests.bench.row import Row
+from tests.bench.stack import Told
 
 
-def test_prompts_have_their_length_and_share_no_block(model_dir: Path) -> None:
-    tokenizer = Tokenizer.from_file(str(model_dir / "tokenizer.json"))
-    ids = [tokenizer.encode(prompt(number)).ids for number in range(1, PROMPTS + 1)]
-    assert all(TOKENS <= len(one) <= 1.1 * TOKENS for one in ids)
+@pytest.fixture(scope="module")
+def tokenizer(model_dir: Path) -> Tokenizer:
+    return Tokenizer.from_file(str(model_dir / "tokenizer.json"))
+
+
+def test_prompts_have_their_length_and_share_no_block(tokenizer: Tokenizer) -> None:
+    ids = [prompt_ids(tokenizer, number, 2_000) for number in range(1, 13)]
     blocks = [set(block_hashes(one, "salt")) for one in ids]
     assert all(not first & second for first, second in combinations(blocks, 2))
 
 
-def test_the_ratio_is_taken_prompt_by_prompt() -> None:
-    cold = Answers(first_token_s=[1.0, 2.0, 4.0], prompt_tokens=[1500] * 3, hit_tokens=[0] * 3)
-    stored = Answers(first_token_s=[0.5, 0.2, 0.4], prompt_tokens=[1500] * 3, hit_tokens=[1472] * 3)
-    ratio = rows(cold, stored)[-1]
-    assert ratio.value == pytest.approx(0.1)
-    assert ratio.kept
+@pytest.mark.parametrize("tokens", RATIO_MAX)
+def test_texts_have_their_length_as_a_chat(tokenizer: Tokenizer, tokens: int) -> None:
+    around = 31
+    texts = Texts(tokenizer)
+    text = texts.take(100)
+    texts.learn(text, len(tokenizer.encode(text).ids) + around)
+    for more in AROUND_TOKENS:
+        length = len(tokenizer.encode(texts.take(tokens + more)).ids) + around
+        assert abs(length - tokens - more) <= 1
+
+
+def test_stored_prompts_leave_little_and_much_of_a_block_to_compute() -> None:
+    left = [(tokens + more - 1) % 64 + 1 for tokens in RATIO_MAX for more in AROUND_TOKENS]
+    assert (min(left) < 16, max(left)) == (True, 64)
+
+
+def test_the_ratio_of_first_tokens_is_taken_pair_by_pair() -> None:
+    pairs = [
+        Pair(Told(stored_s, 512, 448), Told(cold_s, 512, 0))
+        for stored_s, cold_s in ((0.5, 1.0), (0.2, 2.0), (1.6, 4.0))
+    ]
+    *_, ratio = first_token.rows(512, pairs)
+    assert (ratio.value, ratio.kept) == (pytest.approx(0.4), False)
+    tenth = pairs[1:2]
+    assert [first_token.rows(tokens, tenth)[-1].kept for tokens in RATIO_MAX] == [True, True, False]
+
+
+def test_the_overhead_is_taken_round_by_round() -> None:
+    without = [Round(1.0, 1.0), Round(2.0, 1.0), Round(4.0, 1.0)]
+    slower = [Round(wall_s * 1.06, 1.01) for wall_s in (1.0, 2.0, 4.0)]
+    *_, wall, cpu = overhead.rows(slower, without)
+    assert (wall.value, wall.kept) == (pytest.approx(1.06), False)
+    assert cpu.value == pytest.approx(1.01)
+    *_, wall, _ = overhead.rows([Round(5.0, 1.0), *without[1:]], without)
+    assert (wall.value, wall.kept) == (1.0, True)
 
 
 @pytest.mark.parametrize(("limit", "kept"), [(None, True), (2.0, True), (1.0, True), (0.9, False)])

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from admin.stack import model
 from engine import wire
 from engine.shapes.shape import Role
-from tests.bench.prompts import prompt
+from tests.bench.prompts import prompt_ids
 from tests.bench.timing import Timed, timed
 from tests.engine.worker.conftest import ROOT, Ask, Place, Worker
 
@@ -86,9 +86,7 @@ class Bench:
 
     def prompt_ids(self, tokens: int) -> list[int]:
         """A prompt of exactly so many tokens that nobody has asked before."""
-        ids = self._tokenizer.encode(prompt(next(self._numbers), tokens + 64)).ids[:tokens]
-        assert len(ids) == tokens
-        return list(ids)
+        return prompt_ids(self._tokenizer, next(self._numbers), tokens)
 
 
 @contextlib.contextmanager

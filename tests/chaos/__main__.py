@@ -26,7 +26,7 @@ def main(requests: int, seed: int) -> int:
         asked = storm.questions(blown, texts, requests)
         with Progress(console=console) as progress:
             task = progress.add_task("requests", total=requests)
-            asyncio.run(storm.blow(stack, blown, asked, lambda n: progress.update(task, completed=n)))
+            asyncio.run(storm.rage(stack, blown, asked, lambda n: progress.update(task, completed=n)))
         verdict.settle(stack, blown)
         found = verdict.findings(stack, blown)
         processes = stack.processes()

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from typing import Final
 
 from tests.e2e.stack import Stack
@@ -13,24 +14,25 @@ from tests.e2e.stack import Stack
 
 @dataclass(frozen=True, slots=True)
 class Blow:
-    """One fault that happened: what, to whom, when."""
+    """One fault that happened: what, when, and the file it befell."""
 
     what: str
     at_s: float
+    path: Path | None = None
 
 
-def kill(stack: Stack, prefix: str, chosen: random.Random) -> str | None:
+def kill(stack: Stack, prefix: str, chosen: random.Random) -> Blow | None:
     """SIGKILL to one ready part whose name begins so; None while there is none."""
     parts = [p for p in stack.parts().values() if p["name"].startswith(prefix) and p["state"] == "ready"]
     if not parts:
         return None
     part = chosen.choice(parts)
     os.kill(part["pid"], signal.SIGKILL)
-    return f"killed {part['name']}"
+    return Blow(f"killed {part['name']}", monotonic())
 
 
-def spoil(stack: Stack, chosen: random.Random) -> str | None:
-    """Flip, shorten, empty, forbid or remove a stored block."""
+def spoil(stack: Stack, chosen: random.Random) -> Blow | None:
+    """Flip, shorten, empty, exchange or remove a stored block; None while there is none."""
     blocks = [path for path in (stack.data_dir / "store").rglob("*.kv") if "quarantine" not in path.parts]
     if not blocks:
         return None
@@ -40,7 +42,7 @@ def spoil(stack: Stack, chosen: random.Random) -> str | None:
         deed(path, chosen)
     except FileNotFoundError:  # evicted or quarantined meanwhile
         return None
-    return f"{name} a block"
+    return Blow(f"{name} a block", monotonic(), path)
 
 
 def _flip(path: Path, chosen: random.Random) -> None:

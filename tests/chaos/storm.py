@@ -25,6 +25,7 @@ TEXTS: Final = 10
 ANSWER_TOKENS: Final = (4, 12, 32)
 ALIKE_CHARACTERS: Final = 12
 AT_ONCE: Final = 6
+REQUESTS_A_KILL: Final = 9
 WAIT_S: Final = 180.0
 
 
@@ -34,7 +35,7 @@ class Storm:
 
     seed: int
     tenants: list[Tenant]
-    golden: dict[tuple[str, int], set[str]] = field(default_factory=dict)
+    golden: dict[str, set[str]] = field(default_factory=dict)
     seen: list[Seen] = field(default_factory=list)
     blows: list[Blow] = field(default_factory=list)
 
@@ -42,7 +43,7 @@ class Storm:
         """In one line, for people."""
         kinds = {kind: sum(s.ending == kind for s in self.seen) for kind in ("complete", "left", "error")}
         complete = [s for s in self.seen if s.ending == "complete"]
-        equal = sum(s.text in self.golden[s.question.text, s.question.max_tokens] for s in complete)
+        equal = sum(any(text.startswith(s.text) for text in self.golden[s.question.text]) for s in complete)
         blows = ", ".join(sorted({f"{blow.what} {self._times(blow)}x" for blow in self.blows}))
         return f"seed {self.seed}: {kinds}, {equal} of {len(complete)} equal to the letter; {blows}"
 
@@ -50,16 +51,14 @@ class Storm:
         return sum(other.what == blow.what for other in self.blows)
 
 
-def prepare(stack: Stack, seed: int) -> tuple[Storm, list[str]]:
+def prepare(stack: Stack, seed: int, texts: int = TEXTS) -> tuple[Storm, list[str]]:
     """Make tenants and texts, and take the golden answers, each cold and warm."""
-    chosen = random.Random(seed)  # noqa: S311 -- repeatable faults, no secret
-    texts = [letter(seed * 100 + n, chosen.choice((2, 8, 24, 45))) for n in range(TEXTS)]
+    written = [letter(seed * 100 + n, (2, 8, 24, 45)[n % 4]) for n in range(texts)]
     storm = Storm(seed, [stack.tenant("100") for _ in range(TENANTS)])
     oracle = stack.tenant("100")
-    for text in texts:
-        for tokens in ANSWER_TOKENS:
-            storm.golden[text, tokens] = {stack.ask(oracle, text, tokens).text for _ in range(2)}
-    return storm, texts
+    for text in written:  # greedy: a shorter answer is the beginning of the longest
+        storm.golden[text] = {stack.ask(oracle, text, max(ANSWER_TOKENS)).text for _ in range(2)}
+    return storm, written
 
 
 def questions(storm: Storm, texts: list[str], count: int) -> list[Question]:
@@ -83,7 +82,7 @@ def questions(storm: Storm, texts: list[str], count: int) -> list[Question]:
     return made
 
 
-async def blow(stack: Stack, storm: Storm, asked: list[Question], tell: Callable[[int], None]) -> None:
+async def rage(stack: Stack, storm: Storm, asked: list[Question], tell: Callable[[int], None]) -> None:
     """Let it blow: ask everything, a few at a time, with a fault every few requests."""
     waiting = list(reversed(asked))
     limits = httpx.Limits(max_connections=2 * AT_ONCE)
@@ -112,21 +111,18 @@ async def _weather(stack: Stack, storm: Storm, count: int) -> None:
     chosen = random.Random(storm.seed + 2)  # noqa: S311 -- as above
     kinds = ("prefill", "decode", "gateway")
     turn = 0
-    kills_due = [count * (n + 1) // (KILLS + 1) for n in range(KILLS)]
+    kills_due = list(range(REQUESTS_A_KILL // 2, count, REQUESTS_A_KILL))
     while True:
         await asyncio.sleep(0.3)
-        what: str | None
+        blow: Blow | None
         if kills_due and len(storm.seen) >= kills_due[0]:
-            what = await asyncio.to_thread(faults.kill, stack, kinds[turn % len(kinds)], chosen)
-            if what is not None:
+            blow = await asyncio.to_thread(faults.kill, stack, kinds[turn % len(kinds)], chosen)
+            if blow is not None:
                 kills_due.pop(0)
                 turn += 1
         elif chosen.random() < 0.2:
-            what = await asyncio.to_thread(faults.spoil, stack, chosen)
+            blow = await asyncio.to_thread(faults.spoil, stack, chosen)
         else:
             continue
-        if what is not None:
-            storm.blows.append(Blow(what, monotonic()))
-
-
-KILLS: Final = 6
+        if blow is not None:
+            storm.blows.append(blow)

@@ -4,6 +4,7 @@ Tests own a tenant each, so none depends on another's prompts, money or order.
 """
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -21,10 +22,12 @@ def stack() -> Iterator[Stack]:
         yield made
 
 
-@pytest.fixture(scope="module")
-def house() -> Iterator[Stack]:
-    """A stack that tests start in one shape after the other; its store holds one long prompt, not two."""
+@pytest.fixture
+def house(model_dir: Path) -> Iterator[Stack]:
+    """A stack that a test starts in a shape of its own; its store holds one long prompt, not two."""
     with housed(KVITTO_STORE_BYTES_MAX=str(STORE_BYTES)) as made:
+        made.data_dir.mkdir(mode=0o711)
+        (made.data_dir / "models").symlink_to(model_dir.parent)
         yield made
 
 

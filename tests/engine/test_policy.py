@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.cost import CHUNK_FLOOR_TOKENS, CostLaw, Work
-from engine.policy import AGEING, FairOrder, Prompt, StepBudget, share_step
+from engine.policy import AGEING, FairOrder, Prompt, StepBudget, share_step, stretched
 
 LAW = CostLaw()
 STEP_S = 0.1
@@ -240,3 +240,13 @@ def test_a_step_is_never_larger_than_vllm_lets_it_be(decode: int, tokens_max: in
     budget = StepBudget.of(LAW, 100.0, tokens_max, Work(decode, 0.0))
     prompts = [Prompt(f"{index}", "a", 0.0, 0, count) for index, count in enumerate(counts)]
     assert sum(share_step(prompts, budget).values()) <= max(tokens_max - decode, 0)
+
+
+@pytest.mark.parametrize(
+    ("base_s", "decoding", "step_s"),
+    [(0.01, 0, 0.1), (0.04, 0, 0.16), (0.04, 1, 0.1), (0.2, 0, 0.2), (0.2, 3, 0.1)],
+)
+def test_a_step_is_stretched_while_its_constant_part_is_large_and_nobody_decodes(
+    base_s: float, decoding: int, step_s: float
+) -> None:
+    assert stretched(0.1, CostLaw(base_s, 1e-3, 0.0), Work(decoding, 0.0)) == pytest.approx(step_s)

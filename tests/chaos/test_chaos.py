@@ -1,0 +1,26 @@
+"""A slice of `make chaos`: one worker of each kind and the gateway are killed once, the store is spoilt."""
+
+import asyncio
+
+from tests.chaos import storm, verdict
+from tests.e2e.stack import housed, lives
+
+REQUESTS = 27
+SEED = 5
+
+
+def test_a_storm_costs_nobody_a_wrong_answer_or_a_token() -> None:
+    with housed() as stack:
+        stack.up()
+        blown, texts = storm.prepare(stack, SEED, texts=4)
+        asked = storm.questions(blown, texts, REQUESTS)
+        asyncio.run(storm.rage(stack, blown, asked, lambda _: None))
+        verdict.settle(stack, blown)
+        found = verdict.findings(stack, blown)
+        processes = stack.processes()
+        stack.down()
+    assert found == []
+    assert [str(process) for process in processes if lives(process)] == []
+    struck = {blow.what for blow in blown.blows}
+    assert {"killed prefill-1", "killed decode-1", "killed gateway"} <= struck
+    assert {seen.ending for seen in blown.seen} >= {"complete", "left"}
