@@ -1,4 +1,4 @@
-"""Rows of a KV cache: on a CPU they alias it, on an accelerator they are staged, here by one that takes notes."""
+"""Rows of a KV cache: on a CPU they alias it, an accelerator stages them, here one that takes notes."""
 
 import contextlib
 import threading
