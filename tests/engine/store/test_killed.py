@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 from engine.store import block
 from engine.store.directory import Loaded, PrefixStore
@@ -73,7 +74,14 @@ class Writers:
         os.close(begun)
         return child
 
-    def kill(self, index: int, again: bool) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for index in range(WRITERS):
+            self.kill(index, again=False)
+
+    def kill(self, index: int, again: bool = True) -> None:
         """Kill one, and let another take its place."""
         os.kill(self.living[index], signal.SIGKILL)
         assert os.WTERMSIG(os.waitpid(self.living[index], 0)[1]) == signal.SIGKILL
@@ -86,14 +94,15 @@ def test_200_kills_leave_no_block_that_is_wrong(tmp_path: Path) -> None:
     reader = PrefixStore(root, lambda: int(time.time()))
     blocks = reader.namespace(NAMESPACE, "ten_a")
     buffer = bytearray(PAYLOAD_BYTES)
-    writers, loaded = Writers(root), 0
-    for kill in range(KILLS):
-        writers.kill(kill % WRITERS, again=kill < KILLS - WRITERS)
-        for index in (each % BLOCKS for each in range(kill, kill + 4)):
-            outcome = blocks.load(name_of(index), memoryview(buffer), "chat")
-            assert outcome is not Loaded.CORRUPT
-            assert outcome is Loaded.MISSING or buffer == payload_of(index)
-            loaded += outcome is Loaded.LOADED
+    loaded = 0
+    with Writers(root) as writers:
+        for kill in range(KILLS - WRITERS):
+            writers.kill(kill % WRITERS)
+            for index in (each % BLOCKS for each in range(kill, kill + 4)):
+                outcome = blocks.load(name_of(index), memoryview(buffer), "chat")
+                assert outcome is not Loaded.CORRUPT
+                assert outcome is Loaded.MISSING or buffer == payload_of(index)
+                loaded += outcome is Loaded.LOADED
     assert loaded, "nothing was ever read"
     assert reader.check_integrity() == []
     leftovers = [path for path in root.rglob("*.tmp") if path.is_file()]
