@@ -19,8 +19,8 @@ from admin.stack.state import PartStatus
 from engine.api import Engine, EngineError
 
 LOOK_INTERVAL_S: Final = 0.2
-# Gateways read reports once a second: a request may still be on its way to a worker that has just said no, and
-# one that is ready again is not known to be at once.
+# Gateways read reports once a second: a request may still be on its way to a worker that has just said no,
+# and one that is ready again is not known to be at once.
 ROUTING_S: Final = 2.0
 
 OnStep = Callable[[str], None]
