@@ -12,7 +12,7 @@ invariants of the engine are held (``c``: tests/engine/cluster, ``s``: tests/eng
  6 nor do salts: test_workers.py `test_another_salt_...`; tests/e2e/test_prefix.py; c/test_salt.py
  7 a hit was admitted and loaded: test_workers.py `test_a_flipped_bit_...` (320, where vLLM says 1,472)
  8 attested under our own id whatever the end: test_workers.py, test_serving.py, test_attest.py; below
- 9 no abort, error or empty 200 is billed: c/test_answer.py, c/test_generation.py, tests/gateway/test_failures.py
+ 9 no abort, error or empty 200 is billed: c/test_answer.py, c/test_generation.py, gateway/test_failures.py
 10 one first token is sent and billed: test_carried.py; c/test_first_token.py, c/test_real_workers.py
 11 decode finds what prefill answered for: test_workers.py, its first test (not under load)
 12 time between tokens beside prefills: tests/bench/mixed.py
