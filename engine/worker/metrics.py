@@ -22,6 +22,7 @@ _COUNTERS: Final = {
     Count.QUARANTINED_BLOCKS: "Blocks whose checksum was wrong when they were loaded; quarantined.",
     Count.PUBLISHED_BLOCKS: "Blocks written to the prefix store.",
     Count.PUBLISHED_BYTES: "Bytes of the blocks that were written.",
+    Count.PUBLISH_SECONDS: "Seconds that steps waited for publications.",
     Count.REFUSED_PUBLICATIONS: "Publications that the disk did not take, each with all that follow.",
     Count.FULL_PUBLICATIONS: "Publications without room in the quota, each with all that follow.",
     Count.OWED_WITHOUT_ROOM: "Publications of owed blocks, which take no promise's place, without room.",

@@ -34,6 +34,7 @@ class Count(StrEnum):
     LOAD_SECONDS = "store_load_seconds"
     PUBLISHED_BLOCKS = "store_published_blocks"
     PUBLISHED_BYTES = "store_published_bytes"
+    PUBLISH_SECONDS = "store_publish_seconds"
     REFUSED_PUBLICATIONS = "store_refused_publications"
     FULL_PUBLICATIONS = "store_full_publications"
     OWED_WITHOUT_ROOM = "store_owed_without_room_publications"

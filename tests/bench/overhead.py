@@ -12,6 +12,7 @@ from statistics import median
 import psutil
 from rich.console import Console
 
+from engine.worker.report import Count
 from tests.bench import workers
 from tests.bench.row import Row
 from tests.engine.worker.conftest import Ask, Worker
@@ -20,17 +21,19 @@ from tests.engine.worker.conftest import Ask, Worker
 PROMPT_TOKENS = (1_500, 500, 1_000)
 ROUNDS = 24
 TIME_RATIO_MAX = 1.05
+_PUBLISH_SECONDS = f"kvitto_{Count.PUBLISH_SECONDS}_total"
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """All prompts on one worker: wall clock and the worker's processor time, in seconds."""
+    """All prompts on one worker, in seconds: wall clock, processor time, steps waiting for publications."""
 
     wall_s: float
     cpu_s: float
+    publish_s: float
 
     def __str__(self) -> str:
-        return f"{self.wall_s:.2f} s, processor {self.cpu_s:.2f} s"
+        return f"{self.wall_s:.2f} s (processor {self.cpu_s:.2f} s, publishing {self.publish_s:.2f} s)"
 
 
 def rows(with_store: Sequence[Round], without: Sequence[Round]) -> list[Row]:
@@ -54,6 +57,12 @@ def rows(with_store: Sequence[Round], without: Sequence[Round]) -> list[Row]:
             "ratio",
             remark=f"{min(cpu):.3f} to {max(cpu):.3f}",
         ),
+        Row(
+            "of the time with a store, publishing",
+            median(each.publish_s / each.wall_s for each in with_store),
+            "ratio",
+            remark="measured in the worker, not against the other one",
+        ),
     ]
 
 
@@ -71,10 +80,19 @@ def _cpu_s(worker: Worker) -> float:
     return sum(each.user + each.system for each in times)
 
 
+def _publish_s(worker: Worker) -> float:
+    """How long the worker's steps have waited for publications so far."""
+    text = worker.get("/metrics")[1].decode()
+    return sum(
+        float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(_PUBLISH_SECONDS)
+    )
+
+
 async def _round(worker: Worker, prompts: Sequence[list[int]]) -> Round:
-    started_s, before_s = time.perf_counter(), _cpu_s(worker)
+    before_publish_s, before_cpu_s, started_s = _publish_s(worker), _cpu_s(worker), time.perf_counter()
     await asyncio.gather(*(workers.ask(worker, Ask(prompt_ids, stage="both")) for prompt_ids in prompts))
-    return Round(time.perf_counter() - started_s, _cpu_s(worker) - before_s)
+    wall_s = time.perf_counter() - started_s
+    return Round(wall_s, _cpu_s(worker) - before_cpu_s, _publish_s(worker) - before_publish_s)
 
 
 async def _rounds(bench: workers.Bench, ours: Worker, theirs: Worker, rounds: int) -> list[Row]:

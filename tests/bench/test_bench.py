@@ -54,12 +54,13 @@ def test_the_ratio_of_first_tokens_is_taken_pair_by_pair() -> None:
 
 
 def test_the_overhead_is_taken_round_by_round() -> None:
-    without = [Round(1.0, 1.0), Round(2.0, 1.0), Round(4.0, 1.0)]
-    slower = [Round(wall_s * 1.06, 1.01) for wall_s in (1.0, 2.0, 4.0)]
-    *_, wall, cpu = overhead.rows(slower, without)
+    without = [Round(1.0, 1.0, 0.0), Round(2.0, 1.0, 0.0), Round(4.0, 1.0, 0.0)]
+    slower = [Round(each.wall_s * 1.06, 1.01, each.wall_s * 0.0212) for each in without]
+    *_, wall, cpu, publishing = overhead.rows(slower, without)
     assert (wall.value, wall.kept) == (pytest.approx(1.06), False)
     assert cpu.value == pytest.approx(1.01)
-    *_, wall, _ = overhead.rows([Round(5.0, 1.0), *without[1:]], without)
+    assert publishing.value == pytest.approx(0.02)
+    *_, wall, _, _ = overhead.rows([Round(5.0, 1.0, 0.0), *without[1:]], without)
     assert (wall.value, wall.kept) == (1.0, True)
 
 

@@ -164,6 +164,13 @@ def test_only_missing_blocks_are_written(store: PrefixStore) -> None:
     assert torch.equal(theirs["layer.1"][2:4], second["layer.1"][2:4])
 
 
+def test_how_long_steps_wait_for_publications_is_counted(store: PrefixStore) -> None:
+    writer = Mover(store, NAMESPACE, cache(1), LAYERS)
+    before_s = clock.monotonic_s()
+    writer.save(job([0, 1], HASHES[:2]))
+    assert 0 < writer.counts[Count.PUBLISH_SECONDS] <= clock.monotonic_s() - before_s
+
+
 def test_what_the_disk_refuses_is_reported_from_its_first_block_on(tmp_path: Path) -> None:
     blocked = tmp_path / "store"
     blocked.write_text("no folder")
