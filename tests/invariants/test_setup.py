@@ -47,4 +47,5 @@ def test_help_names_every_target_a_person_types() -> None:
         "lint",
         "fmt",
         "bench",
+        "chaos",
     }
