@@ -21,14 +21,13 @@ class Blow:
     path: Path | None = None
 
 
-def kill(stack: Stack, prefix: str, chosen: random.Random) -> Blow | None:
-    """SIGKILL to one ready part whose name begins so; None while there is none."""
-    parts = [p for p in stack.parts().values() if p["name"].startswith(prefix) and p["state"] == "ready"]
-    if not parts:
-        return None
-    part = chosen.choice(parts)
-    os.kill(part["pid"], signal.SIGKILL)
-    return Blow(f"killed {part['name']}", monotonic())
+def kill(stack: Stack, prefix: str) -> Blow:
+    """SIGKILL to the first ready part whose name begins so; waits until there is one."""
+    while True:
+        parts = [p for p in stack.parts().values() if p["name"].startswith(prefix) and p["state"] == "ready"]
+        if parts:
+            os.kill(parts[0]["pid"], signal.SIGKILL)
+            return Blow(f"killed {parts[0]['name']}", monotonic())
 
 
 def spoil(stack: Stack, chosen: random.Random) -> Blow | None:

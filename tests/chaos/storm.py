@@ -6,6 +6,7 @@ whether an answer is right, and how many are equal to the last letter is reporte
 """
 
 import asyncio
+import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -83,8 +84,10 @@ def questions(storm: Storm, texts: list[str], count: int) -> list[Question]:
 
 
 async def rage(stack: Stack, storm: Storm, asked: list[Question], tell: Callable[[int], None]) -> None:
-    """Let it blow: ask everything, a few at a time, with a fault every few requests."""
+    """Let it blow: ask everything, a few at a time; a part is killed before every ninth question."""
     waiting = list(reversed(asked))
+    due = range(REQUESTS_A_KILL // 2, len(asked), REQUESTS_A_KILL)
+    kills = dict(zip(due, itertools.cycle(("prefill", "decode", "gateway")), strict=False))
     limits = httpx.Limits(max_connections=2 * AT_ONCE)
     base_url = stack.credentials["base_url"]
     async with httpx.AsyncClient(base_url=base_url, timeout=WAIT_S, limits=limits) as http:
@@ -92,13 +95,15 @@ async def rage(stack: Stack, storm: Storm, asked: list[Question], tell: Callable
         async def client() -> None:
             while waiting:
                 question = waiting.pop()
+                if question.number in kills:
+                    storm.blows.append(await asyncio.to_thread(faults.kill, stack, kills[question.number]))
                 storm.seen.append(await ask(http, MODEL, question, monotonic))
                 if storm.seen[-1].ending == "error":
                     await asyncio.sleep(1.0)  # as a client would that was told to wait
                 tell(len(storm.seen))
 
         clients = [asyncio.create_task(client()) for _ in range(AT_ONCE)]
-        weather = asyncio.create_task(_weather(stack, storm, len(asked)))
+        weather = asyncio.create_task(_weather(stack, storm))
         try:
             await asyncio.gather(*clients)
         finally:
@@ -106,23 +111,11 @@ async def rage(stack: Stack, storm: Storm, asked: list[Question], tell: Callable
             await asyncio.gather(weather, return_exceptions=True)
 
 
-async def _weather(stack: Stack, storm: Storm, count: int) -> None:
-    """Kill each kind of part and spoil the store, spread over the requests."""
-    chosen = random.Random(storm.seed + 2)  # noqa: S311 -- as above
-    kinds = ("prefill", "decode", "gateway")
-    turn = 0
-    kills_due = list(range(REQUESTS_A_KILL // 2, count, REQUESTS_A_KILL))
+async def _weather(stack: Stack, storm: Storm) -> None:
+    """Spoil the store now and then."""
+    chosen = random.Random(storm.seed + 2)  # noqa: S311 -- repeatable faults, no secret
     while True:
-        await asyncio.sleep(0.3)
-        blow: Blow | None
-        if kills_due and len(storm.seen) >= kills_due[0]:
-            blow = await asyncio.to_thread(faults.kill, stack, kinds[turn % len(kinds)], chosen)
-            if blow is not None:
-                kills_due.pop(0)
-                turn += 1
-        elif chosen.random() < 0.2:
-            blow = await asyncio.to_thread(faults.spoil, stack, chosen)
-        else:
-            continue
+        await asyncio.sleep(chosen.uniform(0.5, 2.5))
+        blow = await asyncio.to_thread(faults.spoil, stack, chosen)
         if blow is not None:
             storm.blows.append(blow)
