@@ -43,7 +43,7 @@ def test_a_worker_restarted_under_a_running_stream_loses_nothing(stack: Any, ten
 
     finishes = [c.choices[0].finish_reason for c in chunks if c.choices and c.choices[0].finish_reason]
     assert len(finishes) == 1
-    (usage,) = [chunk.usage for chunk in chunks if chunk.usage]
+    usage = [chunk.usage for chunk in chunks if chunk.usage][-1]
     event = stack.event(tenant, raw.headers["x-request-id"])
     assert event["status"] == "completed"
     assert event["output"] == usage.completion_tokens
