@@ -93,7 +93,9 @@ def test_a_stack_without_store_remembers_no_prefix_beyond_its_worker(house: Any,
         tenant = house.tenant()
         first = house.ask(tenant, letter(43))
         beside = house.ask_streamed(tenant, letter(43))
-        assert prefill_of(house, beside).hit_store_tokens == 0
+        attested = prefill_of(house, beside)
+        assert (attested.hit_device_tokens, attested.hit_store_tokens) == (whole_blocks(first), 0)
+        assert (attested.promised_until, attested.namespace) == (None, "")
         assert (first.hit, beside.text) == (0, first.text)
         for reply in (first, beside):
             event = house.event(tenant, reply.request_id)
