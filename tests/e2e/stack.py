@@ -276,7 +276,10 @@ def gauges_of(worker_socket: Path, *names: str) -> list[float]:
 
 def lives(process: psutil.Process) -> bool:
     """A zombie has ended: only its parent, here the machine's init, has not asked for its status yet."""
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # it has just ended
+        return False
 
 
 def reply_of(request_id: str, text: str, finish_reason: str, usage: Any) -> Reply:

@@ -53,8 +53,8 @@ def kill_supervisor(data_dir: Path) -> None:
 
 
 def left(data_dir: Path) -> list[str]:
-    """What of a stack still runs."""
-    return [p.name() for p in process.leftovers(traces_of(data_dir))]
+    """What of a stack still runs; pids, for a process may end while it is looked at."""
+    return [str(p.pid) for p in process.leftovers(traces_of(data_dir))]
 
 
 @pytest.fixture
