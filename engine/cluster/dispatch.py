@@ -85,7 +85,6 @@ class Dispatcher:
             course.token_ids,
             self._bodies.salt(course.request),
             course.request.tenant,
-            course.output_left,
         )
         now_s = asyncio.get_running_loop().time
         until_s = now_s() + self._deadlines.token_gap_s

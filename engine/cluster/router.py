@@ -38,14 +38,12 @@ class Ask:
         token_ids: what the worker will be sent.
         salt: the `cache_salt` it will be sent.
         tenant: whose folder of the store the blocks lie in.
-        output_max: tokens that may be generated.
     """
 
     kind: Literal["prompt", "output"]
     token_ids: tuple[int, ...]
     salt: str
     tenant: str
-    output_max: int
 
 
 class Router:

@@ -41,7 +41,7 @@ def router_of(some: list[Worker], **more: Any) -> Router:
 
 
 def prompt(tokens: int, first: int = 0) -> Ask:
-    return Ask("prompt", tuple(range(first, first + tokens)), SALT, TENANT, 64)
+    return Ask("prompt", tuple(range(first, first + tokens)), SALT, TENANT)
 
 
 def output(tokens: int) -> Ask:
