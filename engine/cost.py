@@ -18,6 +18,7 @@ CHUNK_STEP_TOKENS: Final = 32
 CHUNK_FLOOR_TOKENS: Final = 64
 
 _KEPT_PER_KIND: Final = 8
+_NO_WORK: Final = (0, 0)
 _STEPS_AT_START: Final = 8
 _STEPS_PER_FIT: Final = 8
 _PASSES_AT_START: Final = 20
@@ -168,6 +169,11 @@ class CostFit:
         if len(self._recent) == _RECENT:
             ratios = sorted(recent.seconds / self._fitted.step_s(recent.work) for recent in self._recent)
             self.law = self._fitted.times(ratios[_RECENT // 2])
+
+    def learn_base(self, seconds: float) -> None:
+        """Take in what a step was seen to cost without any work, which steps of one size cannot tell."""
+        if math.isfinite(seconds) and seconds > 0:
+            self._steps.setdefault(_NO_WORK, deque(maxlen=_KEPT_PER_KIND)).append(_Step(Work(), seconds))
 
     @property
     def margin(self) -> float:

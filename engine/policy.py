@@ -20,8 +20,9 @@ from engine.cost import CHUNK_FLOOR_TOKENS, CostLaw, Work
 
 AGEING: Final = 0.3
 
-_OVERHEAD_MAX: Final = 0.25
-_STRETCH_MAX: Final = 2.0
+_OVERHEAD_MAX: Final = 0.2
+_STRETCH_MAX: Final = 1.5
+_STRETCH_ALONE_MAX: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +47,15 @@ class Prompt:
         return Work.chunk(self.computed_tokens, self.total_tokens - self.computed_tokens)
 
 
-def stretched(step_s: float, law: CostLaw, decode: Work) -> float:
-    """Seconds for a step that should take ``step_s``: more, where nobody waits between two tokens.
+def stretched(step_s: float, fixed_s: float, *, decoding: bool) -> float:
+    """Seconds for a step that should take ``step_s``: more, where its chunk would be dear.
 
-    With nothing to decode a step may take up to twice as long, until its constant part is a quarter of it.
-    A machine whose steps cost much before they compute anything would lose half of its speed otherwise.
+    ``fixed_s``, what a step costs before it computes a chunk, is to be a fifth of it at most: a slow machine
+    would spend half of its time on it, and what comes late makes everybody wait. Up to half as long again
+    while others are ``decoding``; up to three times as long while nobody waits between two tokens.
     """
-    if decode.tokens:
-        return step_s
-    return max(step_s, min(law.base_s / _OVERHEAD_MAX, step_s * _STRETCH_MAX))
+    stretch = _STRETCH_MAX if decoding else _STRETCH_ALONE_MAX
+    return max(step_s, min(fixed_s / _OVERHEAD_MAX, step_s * stretch))
 
 
 @dataclass(slots=True)
@@ -69,11 +70,6 @@ class StepBudget:
     left_tokens: int
     floor_tokens: int = CHUNK_FLOOR_TOKENS
     chunks: int = 0
-
-    @classmethod
-    def of(cls, law: CostLaw, step_s: float, tokens_max: int, decode: Work) -> "StepBudget":
-        """A step of ``step_s`` seconds and ``tokens_max`` tokens that also computes ``decode``."""
-        return cls(law, step_s - law.step_s(decode), tokens_max - decode.tokens)
 
     @property
     def quantum_s(self) -> float:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
 PANEL_SHAPE: Final = "The shape of the engine"
 WORKERS_MAX: Final = 64
+STEP_BUDGET_S: Final = 0.1
 
 Switch = Literal["on", "off"]
 
@@ -17,9 +18,8 @@ Prefill = Annotated[
     typer.Option(
         min=1,
         max=WORKERS_MAX,
-        show_default="1",
         rich_help_panel=PANEL_SHAPE,
-        help="Workers that compute prompts.",
+        help="Workers that compute prompts, apart from those that write answers.",
     ),
 ]
 Decode = Annotated[
@@ -27,9 +27,8 @@ Decode = Annotated[
     typer.Option(
         min=1,
         max=WORKERS_MAX,
-        show_default="1",
         rich_help_panel=PANEL_SHAPE,
-        help="Workers that write answers.",
+        help="Workers that write answers, apart from those that compute prompts.",
     ),
 ]
 Mono = Annotated[
@@ -37,19 +36,19 @@ Mono = Annotated[
     typer.Option(
         min=1,
         max=WORKERS_MAX,
+        show_default="1",
         rich_help_panel=PANEL_SHAPE,
-        help="Instead of both kinds: workers that do everything, on all cores. First tokens come sooner, and "
-        "a long prompt makes the answers beside it falter.",
+        help="Workers that do everything, each on its share of all cores.",
     ),
 ]
 StepBudget = Annotated[
-    float | None,
+    float,
     typer.Option(
-        min=0.001,
+        min=0,
         max=60,
         rich_help_panel=PANEL_SHAPE,
-        help="Cut prompts so that no step takes longer, e.g. 0.1; cheap prompts first, fair between tenants. "
-        "Greedy answers may then depend on the load. [dim]\\[default: fixed chunks, first come][/dim]",
+        help="Cut prompts so that no step beside answers takes longer (half as long again, where steps cost "
+        "much to begin with); cheap prompts first, fair between tenants. 0: fixed chunks, first come.",
     ),
 ]
 FirstToken = Annotated[
@@ -80,8 +79,8 @@ def seated(prefill: int | None, decode: int | None, mono: int | None) -> "Shape"
     from admin.stack.workers import own_cores
     from engine.shapes.shape import Shape
 
-    if mono is None:
-        return Shape.split(prefill or 1, decode or 1, own_cores())
-    if prefill or decode:
+    if prefill is None and decode is None:
+        return Shape.mono(mono or 1, own_cores())
+    if mono is not None:
         raise typer.BadParameter("--mono comes instead of --prefill and --decode, not beside them")
-    return Shape.mono(mono, own_cores())
+    return Shape.split(prefill or 1, decode or 1, own_cores())

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from admin.cli.options import DataDir, Json, directory
-from admin.cli.shape import Decode, FirstToken, Mono, Prefill, Promise, StepBudget, Store, seated
+from admin.cli.shape import (
+    STEP_BUDGET_S,
+    Decode,
+    FirstToken,
+    Mono,
+    Prefill,
+    Promise,
+    StepBudget,
+    Store,
+    seated,
+)
 
 if TYPE_CHECKING:
     from admin.stack.supervisor import PartStatus, StackStatus
@@ -36,7 +46,7 @@ def up(  # noqa: PLR0913, PLR0917 -- each parameter is an option a person types
     prefill: Prefill = None,
     decode: Decode = None,
     mono: Mono = None,
-    step_budget_s: StepBudget = None,
+    step_budget_s: StepBudget = STEP_BUDGET_S,
     first_token: FirstToken = "on",  # noqa: S107 -- a token of output
     store: Store = "on",
     promise: Promise = "on",
@@ -49,12 +59,13 @@ def up(  # noqa: PLR0913, PLR0917 -- each parameter is an option a person types
     Without --detach it runs until Ctrl-C or `kvitto down`. It says how much memory the workers need, some
     2.2 GiB each with a small model, and does not begin where clearly less is free.
 
-    The default shape is one worker of each kind: answers keep a steady pace beside long prompts. Every worker
-    can do both, so either kind steps in when the other is away or has nothing to do.
+    The default shape is one worker that does everything in steps of a bounded time: on two cores both the
+    first token and those after it come sooner than from two kinds of workers. With --prefill and --decode
+    there are two kinds; each can do both, and steps in when the other is away or has nothing to do.
 
     Example: kvitto up --detach --prefill 2 --decode 2 --data-dir ./demo --port 9000
 
-    Example: kvitto up --mono 1 --step-budget-s 0.1
+    Example: kvitto up --mono 2 --step-budget-s 0.25
     """
     from admin.cli.output import console
     from admin.stack import supervisor
@@ -66,7 +77,7 @@ def up(  # noqa: PLR0913, PLR0917 -- each parameter is an option a person types
         model=model,
         shape=replace(
             seated(prefill, decode, mono),
-            step_budget_s=step_budget_s,
+            step_budget_s=step_budget_s or None,
             first_token=first_token == "on",  # noqa: S105 -- a token of output
             store=store == "on",
             promise=promise == "on",

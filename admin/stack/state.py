@@ -26,7 +26,7 @@ class StackOptions:
     data_dir: Path
     port: int = 8080
     model: str | None = None
-    shape: Shape = field(default_factory=lambda: Shape.split(1, 1, ()))
+    shape: Shape = field(default_factory=lambda: Shape.mono(1, ()))
     engine: bool = True
     detach: bool = False
     host: str = "127.0.0.1"

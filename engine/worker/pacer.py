@@ -60,23 +60,29 @@ class StepPlan:
 class Step:
     """A step that was scheduled; ``least_s`` is the plan's, 0 without one."""
 
-    work: Work
+    chunks: Work
     largest_chunk_tokens: int
+    decode: Work
     least_s: float
 
 
 class Pacer:
     """The prefill policy of one worker.
 
+    Decoding follows a law of its own: a token reads all of its context from memory. Steps that only decode
+    teach it, and teach the law of chunks what a step costs before it computes one.
+
     Args:
         step_budget_s: seconds a step should take.
-        law_file: where the fitted law is kept between starts.
+        law_file: where the fitted law of chunks is kept between starts; that of decoding beside it.
     """
 
     def __init__(self, step_budget_s: float, law_file: Path) -> None:
         self._step_budget_s = step_budget_s
         self._law_file = law_file
         self._fit = CostFit(CostLaw.read(law_file))
+        self._decode_file = law_file.with_suffix(".decode.json")
+        self._decoding = CostFit(CostLaw.read(self._decode_file))
         self._fair = FairOrder()
         self._learned = 0
         self.counts = Counts(float)
@@ -92,8 +98,12 @@ class Pacer:
 
     @property
     def law(self) -> CostLaw:
-        """The law as known now."""
+        """The law of chunks as known now."""
         return self._fit.law
+
+    def fixed_s(self, decode: Work) -> float:
+        """Seconds of a step that also decodes, before it computes a chunk."""
+        return self.law.base_s + self._decoding.law.work_s(decode)
 
     def plan(self, placed: list[Prompt], waiting: list[Prompt], decode: Work, tokens_max: int) -> StepPlan:
         """Plan a step of at most ``tokens_max`` tokens.
@@ -103,8 +113,9 @@ class Pacer:
             waiting: prompts that could be admitted; empty while no place is free.
             decode: what the decoding requests add to the step.
         """
-        step_s = stretched(self._step_budget_s, self.law, decode)
-        budget = StepBudget.of(self.law, step_s / self._fit.margin, tokens_max, decode)
+        fixed_s = self.fixed_s(decode)
+        step_s = stretched(self._step_budget_s, fixed_s, decoding=decode.tokens > 0)
+        budget = StepBudget(self.law, step_s / self._fit.margin - fixed_s, tokens_max - decode.tokens)
         ordered = self._fair.order([*placed, *waiting], self.law, budget.quantum_s)
         names = {prompt.request_id for prompt in placed}
         if self._stand_steps and placed:
@@ -113,15 +124,15 @@ class Pacer:
         chunks = share_step(ordered, dataclasses.replace(budget))
         admitted = [prompt.request_id not in names and prompt.request_id in chunks for prompt in ordered]
         first = admitted.index(True) if True in admitted else len(ordered)
-        least = decode
+        least = Work()
         if chunk := next((prompt for prompt in ordered if prompt.request_id in chunks), None):
-            least += Work.chunk(chunk.computed_tokens, min(chunk.remaining.tokens, budget.floor_tokens))
+            least = Work.chunk(chunk.computed_tokens, min(chunk.remaining.tokens, budget.floor_tokens))
         return StepPlan(
             ordered=ordered,
             placed={name: chunks.get(name, 0) for name in names},
             budget=budget,
             gives_way=any(prompt.request_id in names for prompt in ordered[first:]),
-            least_s=max(self.law.step_s(least), step_s),
+            least_s=max(fixed_s + self.law.work_s(least), step_s),
         )
 
     def scheduled(self, plan: StepPlan, work: Mapping[str, Work]) -> None:
@@ -138,15 +149,19 @@ class Pacer:
             self._stand_next = min(self._stand_next * 2, _STAND_MAX_STEPS)
 
     def measured(self, step: Step, seconds: float) -> None:
-        """Learn from a step. Steps of decoding alone follow another law and teach nothing about prefill."""
+        """Learn from a step what it is large enough to teach."""
+        if not step.chunks.tokens:
+            self._decoding.learn(step.decode, seconds)
+            self._fit.learn_base(seconds - self._decoding.law.work_s(step.decode))
         if step.largest_chunk_tokens < _TOKENS_WORTH_LEARNING:
             return
-        expected_s = self.law.step_s(step.work)
-        _LOG.debug(STEP_LOG, step.work.tokens, seconds, expected_s, step.least_s, self._fit.margin)
+        decode_s = self._decoding.law.work_s(step.decode)
+        expected_s, tokens = self.law.step_s(step.chunks) + decode_s, step.chunks.tokens + step.decode.tokens
+        _LOG.debug(STEP_LOG, tokens, seconds, expected_s, step.least_s, self._fit.margin)
         self.counts[Count.STEPS] += 1
         self.counts[Count.STEP_SECONDS] += seconds
         self.counts[Count.STEP_EXPECTED_SECONDS] += expected_s
-        self._fit.learn(step.work, seconds)
+        self._fit.learn(step.chunks, seconds - decode_s)
         self._learned += 1
         if self._learned % _STEPS_PER_WRITE == 0:
             self._keep()
@@ -159,6 +174,7 @@ class Pacer:
     def _keep(self) -> None:
         try:
             self.law.write(self._law_file)
+            self._decoding.law.write(self._decode_file)
         except OSError as error:
             _LOG.warning("the law of costs is not kept: %s", error)
 

@@ -183,18 +183,22 @@ class PacedMixin(_Base):  # type: ignore[misc]  # vllm is untyped here
         return not self._is_blocked_waiting_status(request.status)
 
     def _account(self, pacer: Pacer, output: Any, started_s: float) -> None:
-        work, largest = {}, 0
+        work, chunks, decode, largest = {}, Work(), Work(), 0
         for request_id, tokens in output.num_scheduled_tokens.items():
-            context = self.requests[request_id].num_computed_tokens - tokens
+            request = self.requests[request_id]
+            context = request.num_computed_tokens - tokens
             work[request_id] = Work.chunk(context, tokens)
-            largest = max(largest, tokens)
+            if _is_prompt(request, context):
+                chunks, largest = chunks + work[request_id], max(largest, tokens)
+            else:
+                decode += work[request_id]
         if self._plan is not None:
             pacer.scheduled(self._plan, work)
         if len(self._measures) >= _MEASURES_MAX:
             self._measures.clear()  # vLLM has dropped steps without an answer
         if work:
             least_s = 0.0 if self._plan is None else self._plan.least_s
-            self._measures[id(output)] = Step(sum(work.values(), Work()), largest, least_s), started_s
+            self._measures[id(output)] = Step(chunks, largest, decode, least_s), started_s
 
     def _measure(self, pacer: Pacer, output: Any) -> None:
         """A step runs from its decision, or from the end of the one before if that was still running then."""

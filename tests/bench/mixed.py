@@ -7,7 +7,7 @@ prompts that nobody has seen; the others idle meanwhile.
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -27,8 +27,6 @@ ROUNDS = 5
 STEP_BUDGETS_S = (0.05, 0.1, 0.25)
 ITL_RATIO_MAX = 0.5
 TTFT_RATIO_MAX = 1.5
-
-Make = Callable[[workers.Bench], Shape]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,35 +130,30 @@ async def _rounds(bench: workers.Bench, asked: list[Shape], rounds: int) -> list
     return measured
 
 
-def _measure(makes: list[Make], rounds: int) -> list[Row]:
-    with workers.bench() as bench:
-        asked = [shapes.StockShape(bench), *(make(bench) for make in makes)]
-        with workers.running(*(worker for shape in asked for worker in shape.workers)):
-            stock, *ours = asyncio.run(_rounds(bench, asked, rounds))
-    return rows(stock, ours)
+def _measure(bench: workers.Bench, ours: list[Shape], rounds: int) -> list[Row]:
+    asked = [shapes.StockShape(bench), *ours]
+    with workers.running(*dict.fromkeys(worker for shape in asked for worker in shape.workers)):
+        stock, *measured = asyncio.run(_rounds(bench, asked, rounds))
+    return rows(stock, measured)
+
+
+def _monos(bench: workers.Bench, budgets_s: Sequence[float]) -> list[Shape]:
+    return [shapes.mono(bench, f"one worker, {budget_s:g} s a step", budget_s) for budget_s in budgets_s]
 
 
 def measure(rounds: int = ROUNDS) -> list[Row]:
     """Stock vLLM, our pair, and one worker with a step budget."""
-    budget_s = STEP_BUDGETS_S[1]
-    return _measure(
-        [
-            lambda bench: shapes.pair(bench, "pair"),
-            lambda bench: shapes.mono(bench, f"one worker, {budget_s:g} s a step", budget_s),
-        ],
-        rounds,
-    )
+    with workers.bench() as bench:
+        pair = shapes.pair(bench, "pair", shapes.split_workers(bench))
+        return _measure(bench, [pair, *_monos(bench, STEP_BUDGETS_S[1:2])], rounds)
 
 
 def curve(rounds: int = ROUNDS) -> list[Row]:
     """What can be had instead: budgets of one worker, and who draws a pair's first token. Needs 16 GiB."""
-    monos: list[Make] = [
-        lambda bench, budget_s=budget_s: shapes.mono(bench, f"one worker, {budget_s:g} s a step", budget_s)  # type: ignore[misc]  # a default binds it
-        for budget_s in STEP_BUDGETS_S
-    ]
-    pairs: list[Make] = [
-        lambda bench: shapes.pair(bench, "pair"),
-        lambda bench: shapes.pair(bench, "pair, fixed roles", elastic=False),
-        lambda bench: shapes.pair(bench, "pair, fixed roles, decode draws", first_token=False, elastic=False),
-    ]
-    return _measure([*pairs, *monos], rounds)
+    with workers.bench() as bench:
+        split = shapes.split_workers(bench)
+        pairs: list[Shape] = [
+            shapes.pair(bench, "pair", split),
+            shapes.pair(bench, "pair, fixed roles, decode draws", split, first_token=False, elastic=False),
+        ]
+        return _measure(bench, [*pairs, *_monos(bench, STEP_BUDGETS_S)], rounds)

@@ -16,6 +16,9 @@ from tests.bench import workers
 from tests.bench.timing import Timed, timed
 from tests.engine.worker.conftest import Ask, Worker
 
+# The notes' load was measured in it. In float16, for which few processors have units, two cores fall behind.
+DTYPE = "bfloat16"
+
 
 class Shape(Protocol):
     """Workers of which one shape is made; ``opened`` lasts as long as they are asked."""
@@ -35,7 +38,7 @@ class StockShape:
 
     def __init__(self, bench: workers.Bench) -> None:
         self.name = f"stock vLLM, chunks of {workers.STOCK_CHUNK_TOKENS}"
-        self._worker = bench.stock()
+        self._worker = bench.stock(DTYPE)
         self.workers: tuple[Worker, ...] = (self._worker,)
 
     @contextlib.asynccontextmanager
@@ -77,21 +80,37 @@ class EngineShape:
         return await timed(_tokens(generation), asked_s)
 
 
-def pair(bench: workers.Bench, name: str, *, first_token: bool = True, elastic: bool = True) -> EngineShape:
+def pair(
+    bench: workers.Bench,
+    name: str,
+    members: tuple[Worker, ...],
+    *,
+    first_token: bool = True,
+    elastic: bool = True,
+) -> EngineShape:
+    """A prefill and a decode worker, which several shapes may share: they are asked in turn."""
+    return _shape(bench, name, members, first_token=first_token, elastic=elastic)
+
+
+def split_workers(bench: workers.Bench) -> tuple[Worker, ...]:
     """A prefill and a decode worker with half of the cores each."""
     cores = os.cpu_count() or 1
     roles: tuple[Role, Role] = ("prefill", "decode")
-    members = tuple(
-        bench.worker(f"{role}-{secrets.token_hex(2)}", role, default_cores(role, cores) or workers.ALL_CORES)
+    return tuple(
+        bench.worker(
+            f"{role}-{secrets.token_hex(2)}",
+            role,
+            default_cores(role, cores) or workers.ALL_CORES,
+            dtype=DTYPE,
+        )
         for role in roles
     )
-    return _shape(bench, name, members, first_token=first_token, elastic=elastic)
 
 
 def mono(bench: workers.Bench, name: str, step_budget_s: float | None) -> EngineShape:
     """One worker on all cores that does both."""
     name_there = f"both-{secrets.token_hex(2)}"
-    worker = bench.worker(name_there, "both", workers.ALL_CORES, step_budget_s=step_budget_s)
+    worker = bench.worker(name_there, "both", workers.ALL_CORES, dtype=DTYPE, step_budget_s=step_budget_s)
     return _shape(bench, name, (worker,))
 
 

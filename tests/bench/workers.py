@@ -46,7 +46,9 @@ class Stock(Worker):
 
     def start(self) -> Self:
         argv = [
-            *(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(self.spec.model_dir)),
+            *(sys.executable, "-m", "vllm.entrypoints.launchers.api_server.entry"),
+            *("--model", str(self.spec.model_dir), "--served-model-name", self.spec.served_name),
+            *("--dtype", self.spec.dtype),
             *("--uds", str(self.spec.socket)),
             *("--max-num-batched-tokens", str(STOCK_CHUNK_TOKENS)),
             *("--max-num-seqs", str(self.spec.sequences_max)),
@@ -79,9 +81,9 @@ class Bench:
         worker.spec = replace(worker.spec, **more)
         return worker
 
-    def stock(self) -> Stock:
+    def stock(self, dtype: str) -> Stock:
         """vLLM as it comes."""
-        ours = self.worker("stock", "both", ALL_CORES)
+        ours = self.worker("stock", "both", ALL_CORES, dtype=dtype)
         return Stock(ours.spec, self.place.deployment, ours.log)
 
     def prompt_ids(self, tokens: int) -> list[int]:

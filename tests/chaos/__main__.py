@@ -20,7 +20,7 @@ def main(requests: int, seed: int) -> int:
     """Start, storm, judge, stop."""
     console = Console()
     with housed() as stack:
-        stack.up("--prefill", "2", "--decode", "2")
+        stack.up("--prefill", "2", "--decode", "2", *storm.STEADY)
         console.print(f"a stack of four workers stands; storm of {requests} requests, seed {seed}")
         blown, texts = storm.prepare(stack, seed)
         asked = storm.questions(blown, texts, requests)

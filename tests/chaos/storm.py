@@ -21,6 +21,7 @@ from tests.chaos.faults import Blow
 from tests.e2e.letters import letter
 from tests.e2e.stack import MODEL, Stack, Tenant
 
+STEADY: Final = ("--step-budget-s", "0")  # chunks that no load moves, so that answers can be compared
 TENANTS: Final = 3
 TEXTS: Final = 10
 ANSWER_TOKENS: Final = (4, 12, 32)

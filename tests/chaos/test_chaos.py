@@ -3,7 +3,7 @@
 import asyncio
 
 from tests.chaos import storm, verdict
-from tests.e2e.stack import housed, lives
+from tests.e2e.stack import PAIR, housed, lives
 
 REQUESTS = 27
 SEED = 5
@@ -11,7 +11,7 @@ SEED = 5
 
 def test_a_storm_costs_nobody_a_wrong_answer_or_a_token() -> None:
     with housed() as stack:
-        stack.up()
+        stack.up(*PAIR, *storm.STEADY)
         blown, texts = storm.prepare(stack, SEED, texts=4)
         asked = storm.questions(blown, texts, REQUESTS)
         asyncio.run(storm.rage(stack, blown, asked, lambda _: None))

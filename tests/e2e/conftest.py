@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.letters import letter as write_letter
-from tests.e2e.stack import Stack, Tenant, housed
+from tests.e2e.stack import PAIR, Stack, Tenant, housed
 
 STORE_BYTES = 40 * 2**20  # some 27 blocks of the default model
 
 
 @pytest.fixture(scope="session")
 def stack() -> Iterator[Stack]:
-    """A stack of the default shape, started by `kvitto up --detach`."""
+    """A stack with a worker of each kind, started by `kvitto up --detach`."""
     with housed() as made:
-        made.up()
+        made.up(*PAIR)
         yield made
 
 

@@ -34,6 +34,7 @@ from gateway.valkey import Valkey
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = "smollm2-135m-instruct"
+PAIR = ("--prefill", "1", "--decode", "1")
 UP_TIMEOUT_S = 240
 COMMAND_TIMEOUT_S = 60
 LOOK_INTERVAL_S = 0.2

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.stack import lives
+from tests.e2e.stack import PAIR, lives
 
 BLOCK_TOKENS = 64
 ANSWER_TOKENS = 32
@@ -59,7 +59,7 @@ def restarted(stack: Any, letter: Any) -> Restarted:
     stack.down()
     left_behind = [str(process) for process in processes if lives(process)]
     flip_a_byte(of_prompt[whole // 2])
-    stack.up()
+    stack.up(*PAIR)
     balance_after = stack.balance(sound)
     after = {
         "sound": stack.ask(sound, letter(11), ANSWER_TOKENS),

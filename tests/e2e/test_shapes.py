@@ -1,4 +1,4 @@
-"""Every shape serves and bills right: mono workers, no promise, no store, two workers of each kind."""
+"""Every shape serves and bills right: the default one, no store, two workers of each kind, no promise."""
 
 import os
 import signal
@@ -67,8 +67,10 @@ def ask_for_more_than_fits(house: Any, letter: Any) -> list[dict[str, Any]]:
     return events
 
 
-def test_a_mono_worker_serves_bills_what_it_attests_and_owes_what_had_to_go(house: Any, letter: Any) -> None:
-    with running(house, "--mono", "1"):
+def test_the_default_shape_serves_bills_what_it_attests_and_owes_what_had_to_go(
+    house: Any, letter: Any
+) -> None:
+    with running(house):
         assert set(house.parts()) == {"postgres", "valkey", "mono-1", "gateway", "jobs"}
         tenant = house.tenant()
         cold = house.ask(tenant, letter(40))

@@ -27,7 +27,7 @@ class Simulated:
     finished_s: dict[str, float] = field(default_factory=dict)
 
     def step(self) -> dict[str, int]:
-        budget = StepBudget.of(LAW, self.step_s, 10_000, Work())
+        budget = StepBudget(LAW, self.step_s - LAW.base_s, 10_000)
         ordered = self.fair.order(self.prompts, LAW, budget.quantum_s)
         chunks = share_step(ordered, budget)
         spent: dict[str, float] = {}
@@ -174,7 +174,7 @@ def test_a_prompt_whose_blocks_are_stored_goes_by_what_is_left_and_takes_no_chun
     warm, cold = Prompt("warm", "a", 0.0, 1984, 2000, loads=True), Prompt("cold", "a", 0.0, 0, 200)
     ordered = FairOrder().order([cold, warm], LAW, STEP_S)
     assert names(ordered) == ["warm", "cold"]
-    chunks = share_step(ordered, StepBudget.of(LAW, STEP_S, 512, Work()))
+    chunks = share_step(ordered, StepBudget(LAW, STEP_S - LAW.base_s, 512))
     assert list(chunks) == ["cold"]
 
 
@@ -237,16 +237,17 @@ def test_every_step_makes_progress_at_any_budget(prompts: list[tuple[str, int]],
     counts=st.lists(st.integers(1, 900), max_size=9),
 )
 def test_a_step_is_never_larger_than_vllm_lets_it_be(decode: int, tokens_max: int, counts: list[int]) -> None:
-    budget = StepBudget.of(LAW, 100.0, tokens_max, Work(decode, 0.0))
+    budget = StepBudget(LAW, 100.0, tokens_max - decode)
     prompts = [Prompt(f"{index}", "a", 0.0, 0, count) for index, count in enumerate(counts)]
     assert sum(share_step(prompts, budget).values()) <= max(tokens_max - decode, 0)
 
 
 @pytest.mark.parametrize(
-    ("base_s", "decoding", "step_s"),
-    [(0.01, 0, 0.1), (0.04, 0, 0.16), (0.04, 1, 0.1), (0.2, 0, 0.2), (0.2, 3, 0.1)],
+    ("fixed_s", "beside", "alone"),
+    [(0.01, 0.1, 0.1), (0.02, 0.1, 0.1), (0.024, 0.12, 0.12), (0.04, 0.15, 0.2), (0.1, 0.15, 0.3)],
 )
-def test_a_step_is_stretched_while_its_constant_part_is_large_and_nobody_decodes(
-    base_s: float, decoding: int, step_s: float
+def test_a_step_is_stretched_while_its_constant_part_is_large(
+    fixed_s: float, beside: float, alone: float
 ) -> None:
-    assert stretched(0.1, CostLaw(base_s, 1e-3, 0.0), Work(decoding, 0.0)) == pytest.approx(step_s)
+    assert stretched(0.1, fixed_s, decoding=True) == pytest.approx(beside)
+    assert stretched(0.1, fixed_s, decoding=False) == pytest.approx(alone)

@@ -74,4 +74,4 @@ def test_a_wrong_command_line_is_status_2() -> None:
 def test_up_refuses_two_shapes_at_once_and_switches_that_are_neither_on_nor_off() -> None:
     assert CliRunner().invoke(app, ["up", "--mono", "1", "--decode", "2"]).exit_code == 2
     assert CliRunner().invoke(app, ["up", "--store", "maybe"]).exit_code == 2
-    assert CliRunner().invoke(app, ["up", "--step-budget-s", "0"]).exit_code == 2
+    assert CliRunner().invoke(app, ["up", "--step-budget-s", "-1"]).exit_code == 2

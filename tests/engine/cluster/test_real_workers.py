@@ -23,6 +23,7 @@ from engine.api import (
     Attested,
     Deadlines,
     Engine,
+    EngineError,
     EngineFailed,
     EngineOptions,
     EngineUnavailable,
@@ -42,6 +43,7 @@ from engine.shapes.render import worker_command
 from engine.shapes.shape import WorkerSpec, default_cores
 
 ROLES: dict[str, Role] = {"p0": "prefill", "d0": "decode"}
+SHUTDOWN_TIMEOUT_S = 3
 TEXT = (
     "The harbour of the old town wakes before the sun. Fishermen carry their nets to the boats, the baker "
     "opens his door, and the first train of the morning leaves the station with three passengers. "
@@ -78,12 +80,12 @@ class Pair:
         counters = ("vllm:num_requests_running{", "vllm:num_requests_waiting{")
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(counters))
 
-    async def attested(self, request_id: str) -> list[Attested]:
-        """What the workers' journals hold of a request; everything else in them is dropped."""
+    async def attested(self, *request_ids: str) -> list[Attested]:
+        """What the workers' journals hold of some requests; everything else in them is dropped."""
         kept: list[Attested] = []
 
         async def keep(batch: Sequence[Attested]) -> None:
-            kept.extend(one for one in batch if one.attestation.request_id == request_id)
+            kept.extend(one for one in batch if one.attestation.request_id in request_ids)
 
         journals = Journals(self.options)
         await journals.open()
@@ -153,6 +155,7 @@ def pair(short_folder: Path, model_dir: Path) -> Iterator[Pair]:
                 certificate_file=folder / f"{name}.certificate",
                 call_secret_file=folder / "call.secret",
                 context_tokens=2048,
+                shutdown_timeout_s=SHUTDOWN_TIMEOUT_S,
                 cpu_cores=default_cores(role, os.cpu_count() or 1),
             )
             processes[name] = start(name, role, spec, folder / f"{name}.log")
@@ -275,6 +278,23 @@ async def test_greedy_answers_do_not_depend_on_the_way_through_the_workers(pair:
     assert len(answers["decode draws"]) == 16
 
 
+async def test_decode_finds_each_full_block_of_what_prefill_has_answered_for_under_load(
+    pair: Pair, prompt_ids
+) -> None:
+    """Eight prompts at once, while streams decode: an answer before its last block would show here."""
+    lengths = {f"r-7{number}": 300 + 67 * number for number in range(8)}
+    async with pair.engine(first_token=True) as engine:
+        streams = [engine.submit(asked(f"r-8{number}", prompt_ids[number:], 120)) for number in range(2)]
+        generations = [
+            engine.submit(asked(request_id, (prompt_ids[tokens % 61 :] * 5)[:tokens], 24))
+            for request_id, tokens in lengths.items()
+        ]
+        await asyncio.gather(*map(whole, (*streams, *generations)))
+    attested = [one.attestation for one in await pair.attested(*lengths)]
+    handed = {one.request_id: one.handoff_tokens for one in attested if isinstance(one, DecodeAttestation)}
+    assert handed == {request_id: (tokens - 1) // 64 * 64 for request_id, tokens in lengths.items()}
+
+
 @pytest.mark.parametrize("stage", ["prefill", "decode", "both"])
 async def test_a_call_that_is_cancelled_ends_at_once_and_is_attested(pair: Pair, prompt_ids, stage) -> None:
     name = "p0" if stage == "prefill" else "d0"
@@ -323,7 +343,7 @@ async def test_a_drained_worker_ends_what_it_has_and_gets_nothing_more(pair: Pai
 async def test_a_stream_whose_worker_is_killed_goes_on_elsewhere_with_the_same_tokens(
     pair: Pair, prompt_ids
 ) -> None:
-    """Last in the module but one: it leaves the pair without its decode worker."""
+    """Last in the module but two: it leaves the pair without its decode worker."""
     async with pair.engine(elastic=True) as engine:
         undisturbed = await whole(engine.submit(asked("r-50", prompt_ids, max_tokens=100)))
         with_state = dataclasses.replace(asked("r-51", prompt_ids, max_tokens=1000))
@@ -350,9 +370,33 @@ async def test_a_stream_whose_worker_is_killed_goes_on_elsewhere_with_the_same_t
 
 
 async def test_strict_roles_without_a_decode_worker_refuse(pair: Pair, prompt_ids) -> None:
-    """Last in the module."""
+    """Last in the module but one."""
     async with pair.engine() as engine:
         reading = aiter(engine.submit(asked("r-60", prompt_ids)))
         with pytest.raises(EngineUnavailable):
             await anext(reading)
         assert not engine.ready
+
+
+async def test_a_stopped_worker_finishes_what_it_can_and_what_it_aborts_is_no_end(
+    pair: Pair, prompt_ids
+) -> None:
+    """Last in the module: it stops the worker that is left."""
+    async with pair.engine(elastic=True, first_token=True) as engine:
+        short, long = (engine.submit(asked(f"r-9{tokens}", prompt_ids, tokens)) for tokens in (12, 1500))
+        reading = aiter(long)
+        received = len((await anext(reading)).token_ids)
+        pair.processes["p0"].terminate()
+        stopped_s = time.monotonic()
+        assert len(await whole(short)) == 12
+        ended: object = None
+        try:
+            async for chunk in reading:
+                received += len(chunk.token_ids)
+                ended = chunk.finish
+        except EngineError as error:
+            ended = error
+        assert isinstance(ended, EngineError), "an abort ended the answer as if it were whole"
+    assert time.monotonic() - stopped_s < 4 * SHUTDOWN_TIMEOUT_S
+    assert 0 < received < 1500
+    assert output_tokens(long.attempts) == received, "what the client was sent, for the gateway to judge"

@@ -12,14 +12,15 @@ invariants of the engine are held (``c``: tests/engine/cluster, ``s``: tests/eng
  6 nor do salts: test_workers.py `test_another_salt_...`; tests/e2e/test_prefix.py; c/test_salt.py
  7 a hit was admitted and loaded: test_workers.py `test_a_flipped_bit_...` (320, where vLLM says 1,472)
  8 attested under our own id whatever the end: test_workers.py, test_serving.py, test_attest.py; below
- 9 no abort, error or empty 200 is billed: c/test_answer.py, c/test_generation.py, gateway/test_failures.py
+ 9 no abort, error or empty 200 is billed: c/test_real_workers.py `test_a_stopped_worker_...`;
+   c/test_answer.py, c/test_generation.py, gateway/test_failures.py
 10 one first token is sent and billed: test_carried.py; c/test_first_token.py, c/test_real_workers.py
-11 decode finds what prefill answered for: test_workers.py, its first test (not under load)
+11 decode finds what prefill answered for: c/test_real_workers.py `test_decode_finds_...`, under load
 12 time between tokens beside prefills: tests/bench/mixed.py
 13 contract with vLLM's scheduler: test_scheduler.py
 14 budget, progress, floor, ageing: test_scheduler.py, test_pace.py, ../test_policy.py, tests/bench/steps.py
 15 a fault in the policy falls back: test_scheduler.py `test_a_fault_anywhere_...`
-16 SIGTERM ends well what is in flight: test_workers.py `test_a_stopped_worker_...`, test_serving.py
+16 SIGTERM ends well what is in flight: test_workers.py and c/test_real_workers.py `test_a_stopped_worker_...`
 17 routing stops first: test_serving.py `test_a_draining_...`; c/test_calls.py; e2e/test_worker_restart.py
 18 no orphans, status 0 is a death: test_workers.py `test_a_killed_server_...`; tests/admin/stack/test_part.py
 19 greedy answers do not depend on the cache: test_workers.py, test_carried.py; tests/e2e/test_prefix.py
