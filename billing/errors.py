@@ -10,6 +10,7 @@ BillingError
 ├── TenantMissing       no tenant has this name or id
 ├── TenantExists        the name is taken
 ├── KeyMissing          no API key has this id
+├── LimitInvalid        a limit or budget that means nothing
 ├── BalanceExhausted    the tenant cannot cover the hold
 ├── StoreUnavailable    Postgres cannot be reached, or could not serve in time: trying again may help
 └── StoreRefused        Postgres refused a row: trying again will not help
@@ -116,6 +117,16 @@ class KeyMissing(BillingError):
 
     def __str__(self) -> str:
         return f"no API key {self.key_id!r}"
+
+
+@dataclass(eq=False)
+class LimitInvalid(BillingError):
+    """A limit or budget that means nothing."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return f"no limit: {self.reason}"
 
 
 @dataclass(eq=False)

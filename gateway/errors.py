@@ -125,6 +125,7 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     billing.TenantMissing: _internal,
     billing.TenantExists: _internal,
     billing.KeyMissing: _internal,
+    billing.LimitInvalid: _internal,
     billing.StoreRefused: _internal,
 }
 

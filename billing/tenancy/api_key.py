@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from billing.tenancy.limits import Budget, Limit
+
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
@@ -26,10 +28,15 @@ class IssuedKey:
 
 @dataclass(frozen=True, slots=True)
 class KeyGrant:
-    """What a gateway needs of a key to admit a request. A revoked key is returned, not hidden."""
+    """What a gateway needs of a key to admit a request. A revoked key is returned, not hidden.
+
+    ``limits`` and ``budgets`` are those of the key, its project and its tenant together.
+    """
 
     key_id: str
     tenant_id: str
     currency: str
     revoked_at: datetime | None
     name: str
+    limits: tuple[Limit, ...] = ()
+    budgets: tuple[Budget, ...] = ()

@@ -1,0 +1,78 @@
+"""Double entry, which only grows, and its projections."""
+
+from typing import Final
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    ForeignKey,
+    Index,
+    SmallInteger,
+    Table,
+    Text,
+    Uuid,
+    text,
+)
+
+from billing.db.columns import FemtoNumeric
+from billing.db.tables.schema import instant, metadata
+
+ledger_transaction: Final = Table(
+    "ledger_transaction",
+    metadata,
+    Column("id", Uuid, primary_key=True, comment="of a charge: the request id"),
+    Column("tenant_id", Text, ForeignKey("tenant.id"), nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("at", instant(), nullable=False),
+    Column("actor", Text),
+    Column("reason", Text),
+    Column("idempotency_key", Text),
+    Index(
+        "uq_ledger_transaction_tenant_id_idempotency_key",
+        "tenant_id",
+        "idempotency_key",
+        unique=True,
+        postgresql_where=text("idempotency_key IS NOT NULL"),
+    ),
+    CheckConstraint("kind IN ('charge', 'credit', 'expiry')", name="kind"),
+)
+
+credit_lot: Final = Table(
+    "credit_lot",
+    metadata,
+    Column("id", Uuid, ForeignKey("ledger_transaction.id"), primary_key=True),
+    Column("tenant_id", Text, ForeignKey("tenant.id"), nullable=False),
+    Column("account", Text, nullable=False),
+    Column("amount", FemtoNumeric, nullable=False),
+    Column("remaining", FemtoNumeric, nullable=False, comment="projection of the entries of this lot"),
+    Column("created_at", instant(), nullable=False),
+    Column("expires_at", instant()),
+    CheckConstraint("account IN ('granted', 'topped_up')", name="account"),
+    CheckConstraint("amount > 0", name="amount"),
+    CheckConstraint("remaining BETWEEN 0 AND amount", name="remaining"),
+    Index("ix_credit_lot_open", "tenant_id", postgresql_where=text("remaining > 0")),
+    Index("ix_credit_lot_expiring", "expires_at", postgresql_where=text("remaining > 0")),
+)
+
+ledger_entry: Final = Table(
+    "ledger_entry",
+    metadata,
+    Column("transaction_id", Uuid, ForeignKey("ledger_transaction.id"), primary_key=True),
+    Column("position", SmallInteger, primary_key=True),
+    Column("tenant_id", Text, nullable=False, comment="of its transaction"),
+    Column("account", Text, nullable=False),
+    Column("lot_id", Uuid, ForeignKey("credit_lot.id")),
+    Column("amount", FemtoNumeric, nullable=False),
+    CheckConstraint("account IN ('granted', 'topped_up', 'revenue', 'promotion', 'cash')", name="account"),
+    CheckConstraint("amount <> 0", name="amount"),
+)
+
+balance: Final = Table(
+    "balance",
+    metadata,
+    Column("tenant_id", Text, ForeignKey("tenant.id"), primary_key=True),
+    Column("granted", FemtoNumeric, nullable=False),
+    Column("topped_up", FemtoNumeric, nullable=False, comment="negative: debt"),
+    Column("version", BigInteger, nullable=False),
+)

@@ -1,0 +1,70 @@
+"""What requests used, and the calls that are billed for it."""
+
+from typing import Final
+
+from sqlalchemy import (
+    CheckConstraint,
+    Column,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    Table,
+    Text,
+    Uuid,
+    func,
+)
+
+from billing.db.columns import FemtoNumeric
+from billing.db.tables.schema import instant, metadata
+
+usage_event: Final = Table(
+    "usage_event",
+    metadata,
+    Column("request_id", Uuid, primary_key=True),
+    Column("tenant_id", Text, nullable=False),
+    Column("key_id", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("traffic_class", Text, nullable=False),
+    Column("admitted_at", instant(), nullable=False),
+    Column("rated_at", instant(), nullable=False),
+    Column("cache_hit", Integer, nullable=False),
+    Column("cache_owed", Integer, nullable=False),
+    Column("cache_write", Integer, nullable=False),
+    Column("cache_miss", Integer, nullable=False),
+    Column("output", Integer, nullable=False),
+    Column("reasoning", Integer, nullable=False),
+    Column("charge", FemtoNumeric, nullable=False),
+    Column("currency", Text, nullable=False),
+    Column("price_row_id", Text, ForeignKey("price_row.id"), nullable=False),
+    Column("price_window", Text, nullable=False),
+    Column("recorded_at", instant(), nullable=False, server_default=func.now()),
+    ForeignKeyConstraint(["tenant_id", "currency"], ["tenant.id", "tenant.currency"]),
+    ForeignKeyConstraint(["key_id", "tenant_id"], ["api_key.id", "api_key.tenant_id"]),
+    CheckConstraint("status IN ('completed', 'aborted', 'failed')", name="status"),
+    CheckConstraint(
+        "cache_hit >= 0 AND cache_owed >= 0 AND cache_write >= 0 AND cache_miss >= 0 AND output >= 0",
+        name="counts",
+    ),
+    CheckConstraint("cache_hit + cache_owed = 0 OR cache_write + cache_miss > 0", name="one_computed"),
+    CheckConstraint("reasoning BETWEEN 0 AND output", name="reasoning"),
+    CheckConstraint("charge >= 0", name="charge"),
+    Index(None, "tenant_id", "rated_at", "request_id"),
+    Index(None, "rated_at", "request_id"),
+)
+
+usage_attempt: Final = Table(
+    "usage_attempt",
+    metadata,
+    Column("request_id", Uuid, ForeignKey("usage_event.request_id"), primary_key=True),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column("tenant_id", Text, nullable=False, comment="of its event"),
+    Column("stage", Text, nullable=False),
+    Column("worker", Text, nullable=False),
+    Column("output_from", Integer, nullable=False),
+    Column("output_to", Integer, nullable=False),
+    CheckConstraint("attempt >= 0", name="attempt"),
+    CheckConstraint("stage IN ('prefill', 'decode', 'both')", name="stage"),
+    CheckConstraint("0 <= output_from AND output_from <= output_to", name="output"),
+)
