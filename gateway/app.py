@@ -12,11 +12,13 @@ from litestar.types import Message, Scope
 from billing.db.transaction import Database
 from billing.ledger.service import Ledger
 from billing.pricing.service import Prices
+from billing.reports.service import Reports
 from billing.settlement.batch import Settlement
 from billing.tenancy.service import Tenancy
 from engine.api import Engine
 from gateway.admission.admit import Admission
 from gateway.admission.leases import Leases
+from gateway.admission.rebuild import Projections
 from gateway.desk import AnyRequest, Desk
 from gateway.errors import Answer, answer_of
 from gateway.instant import ValkeyClock
@@ -59,7 +61,8 @@ def build(parts: Parts) -> Litestar:
         parts.tenancy, parts.valkey, age_max_s=options.key_age_max_s, keys_max=options.keys_max
     )
     prices = PriceSnapshot(parts.prices, refresh_interval_s=options.price_refresh_interval_s)
-    books = Books(parts.ledger, parts.settlement, prices)
+    projections = Projections(admission, parts.ledger, Reports(parts.database))
+    books = Books(projections, parts.settlement, prices)
     settler = Settler(
         admission, leases, books, ValkeyClock(parts.valkey), telemetry, options.request_deadline_s
     )
@@ -120,7 +123,9 @@ def _refuse(request: AnyRequest, error: Exception) -> Response[bytes]:
     answer = _framework_answer(request, error) if isinstance(error, HTTPException) else answer_of(error)
     if answer.status == 500:
         log.error("internal_error", path=request.url.path, exc_info=error)
-    headers = {} if answer.retry_after_s is None else {"retry-after": str(answer.retry_after_s)}
+    headers = dict(answer.headers)
+    if answer.retry_after_s is not None:
+        headers["retry-after"] = str(answer.retry_after_s)
     if answer.status == 401:
         headers["www-authenticate"] = "Bearer"
     return Response(answer.body, status_code=answer.status, media_type="application/json", headers=headers)

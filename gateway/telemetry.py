@@ -97,6 +97,15 @@ class Telemetry:
         self.ignored_params = Counter(
             "kvitto_ignored_params", "Parameters accepted without effect.", ("param",), registry=self.registry
         )
+        self.refused_by_limit = Counter(
+            "kvitto_limit_refusals",
+            "Requests that a limit refused.",
+            ("level", "measure"),
+            registry=self.registry,
+        )
+        self.budget_alerts = Counter(
+            "kvitto_budget_alerts", "Soft budgets passed, once a period each.", registry=self.registry
+        )
         self.unreleased = Counter(
             "kvitto_holds_left_to_sweeper", "Holds this process could not release.", registry=self.registry
         )

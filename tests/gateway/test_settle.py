@@ -10,12 +10,14 @@ import pytest
 
 from billing.errors import StoreUnavailable
 from billing.ledger.balance import BalanceVersion
+from billing.reports.service import Reports
 from billing.settlement.batch import Settlement
 from billing.settlement.event import UsageEvent
 from billing.tenancy.api_key import KeyGrant
 from engine.proof.coverage import Attempt
 from gateway.admission.admit import Admission
 from gateway.admission.leases import Leases
+from gateway.admission.rebuild import Projections
 from gateway.instant import ValkeyClock
 from gateway.refusal import ValkeyUnavailable
 from gateway.settle import Books, Outcome, Proof, Settler, Terms
@@ -59,7 +61,7 @@ def test_what_costs_nothing_has_no_accepted_attempts(status: Any, proof: Any) ->
 class DeafAdmission(Admission):
     """A Valkey that went away once the hold stood."""
 
-    async def release_id(self, tenant_id: str, request_id: UUID, balance: BalanceVersion | None) -> bool:
+    async def release_id(self, *_: object) -> bool:
         raise ValkeyUnavailable("away")
 
 
@@ -71,7 +73,8 @@ class LostSettlement(Settlement):
 
 
 def settler(house: House, admission: Admission, settlement: Settlement) -> Settler:
-    books = Books(house.parts.ledger, settlement, house.desk.prices)
+    projections = Projections(admission, house.parts.ledger, Reports(house.parts.database))
+    books = Books(projections, settlement, house.desk.prices)
     clock = ValkeyClock(house.parts.valkey)
     return Settler(admission, Leases(admission, 10.0), books, clock, Telemetry(), 30.0)
 
