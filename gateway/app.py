@@ -19,6 +19,7 @@ from engine.api import Engine
 from gateway.admission.admit import Admission
 from gateway.admission.leases import Leases
 from gateway.admission.rebuild import Projections
+from gateway.admission.share import AdmissionByShare
 from gateway.desk import AnyRequest, Desk
 from gateway.errors import Answer, answer_of
 from gateway.instant import ValkeyClock
@@ -53,7 +54,8 @@ def build(parts: Parts) -> Litestar:
     """Make the application of one process. It has no documentation pages and accepts no cookies."""
     options = parts.options
     telemetry = Telemetry()
-    admission = Admission(parts.valkey, lease_s=options.lease_s, retry_after_s=options.retry_after_s)
+    clock = ValkeyClock(parts.valkey)
+    admission = _admission(parts, clock, telemetry)
     leases = Leases(admission, options.lease_renew_interval_s)
     telemetry.registry.register(EngineCollector(parts.engine))
     telemetry.in_flight.set_function(lambda: len(leases))
@@ -63,9 +65,7 @@ def build(parts: Parts) -> Litestar:
     prices = PriceSnapshot(parts.prices, refresh_interval_s=options.price_refresh_interval_s)
     projections = Projections(admission, parts.ledger, Reports(parts.database))
     books = Books(projections, parts.settlement, prices)
-    settler = Settler(
-        admission, leases, books, ValkeyClock(parts.valkey), telemetry, options.request_deadline_s
-    )
+    settler = Settler(admission, leases, books, clock, telemetry, options.request_deadline_s)
     desk = Desk(
         options=options,
         keys=keys,
@@ -95,6 +95,18 @@ def build(parts: Parts) -> Litestar:
     )
     app.state.desk = desk
     return app
+
+
+def _admission(parts: Parts, clock: ValkeyClock, telemetry: Telemetry) -> Admission:
+    options, valkey = parts.options, parts.valkey
+    telemetry.valkey_lost.labels(options.valkey_lost).set(1)
+    lease_s, retry_after_s = options.lease_s, options.retry_after_s
+    if options.valkey_lost == "refuse":
+        return Admission(valkey, lease_s=lease_s, retry_after_s=retry_after_s)
+    counter = telemetry.admitted_by_share
+    return AdmissionByShare(
+        valkey, clock, options.replicas, counter, lease_s=lease_s, retry_after_s=retry_after_s
+    )
 
 
 def _lifespan(

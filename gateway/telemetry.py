@@ -103,6 +103,17 @@ class Telemetry:
             ("level", "measure"),
             registry=self.registry,
         )
+        self.valkey_lost = Gauge(
+            "kvitto_valkey_lost_policy",
+            "What this process does while Valkey is away.",
+            ("policy",),
+            registry=self.registry,
+        )
+        self.admitted_by_share = Counter(
+            "kvitto_admitted_by_share",
+            "Requests admitted without Valkey, without a hold.",
+            registry=self.registry,
+        )
         self.budget_alerts = Counter(
             "kvitto_budget_alerts", "Soft budgets passed, once a period each.", registry=self.registry
         )

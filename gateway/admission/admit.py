@@ -65,7 +65,7 @@ class Admission:
     def __init__(self, valkey: Valkey, *, lease_s: float = 30.0, retry_after_s: int = 5) -> None:
         self._valkey = valkey
         self._lease_ms = round(lease_s * 1000)
-        self._retry_after_s = retry_after_s
+        self.retry_after_s = retry_after_s
 
     async def admit(self, tenant_id: str, amount: Femto, demand: Demand = NOTHING_DEMANDED) -> Hold:
         """Take every limit and budget, and hold ``amount``: all or nothing.
@@ -117,15 +117,15 @@ class Admission:
                     strained=tuple(id_ for id_, _ in passed),
                     alerts=tuple(id_ for id_, new in passed if new),
                     gives_back=any(one.limit.cached_free for one in demand.limits),
-                    parts=_parts(demand),
+                    parts=demand.parts,
                 )
             case ["insufficient_balance"]:
                 raise BalanceInsufficient
             case ["balance_held"]:
-                raise BalanceHeld(self._retry_after_s)
+                raise BalanceHeld(self.retry_after_s)
             case ["budget", number, held]:
                 budget = demand.budgets[number - 1]
-                raise BudgetHeld(budget, self._retry_after_s) if held else BudgetReached(budget)
+                raise BudgetHeld(budget, self.retry_after_s) if held else BudgetReached(budget)
             case ["limit", number, wait_ms, *rest]:
                 raise self._refused(demand, demand.limits[number - 1], wait_ms, _quota(demand.limits, rest))
             case ["unknown", time_us, *numbers]:
@@ -134,7 +134,7 @@ class Admission:
 
     def _refused(self, demand: Demand, by: Counted, wait_ms: int, quota: Quota) -> LimitReached:
         if by.letter == SLOT:  # nobody knows when another request ends
-            wait_ms = self._retry_after_s * 1000
+            wait_ms = self.retry_after_s * 1000
             quota = replace(quota, requests=Left(by.amount, 0, wait_ms))
         retry_after_s = min(max(1, -(-wait_ms // 1000)), RETRY_AFTER_S_MAX)
         return LimitReached(by.limit, demand.cost(by), retry_after_s, quota)
@@ -259,12 +259,6 @@ def _missing(demand: Demand, time_us: str, numbers: Sequence[int]) -> Projection
         days=tuple(demand.limits[n - 1] for n in numbers if 0 < n <= limits),
         budgets=tuple(demand.budgets[n - 1 - limits] for n in numbers if n > limits),
     )
-
-
-def _parts(demand: Demand) -> str:
-    """What no wipe may make forgotten: Postgres knows it, so it can be read again."""
-    days = (one.part for one in demand.limits if one.letter == DAY)
-    return "".join((*days, *(f"|b{budgets.name_of(one)}" for one in demand.budgets)))
 
 
 def _versioned(balance: BalanceVersion | None) -> tuple[str | int, ...]:

@@ -2,10 +2,12 @@
 -- took beside the balance: a bucket's letter (see bucket.lua), c for a slot, b for a budget. So whoever releases it, a sweeper
 -- that knows no more than its id, knows what to give back. These keys are not among KEYS; they share their hash tag.
 local function hold_of(text)
-  local hi, lo, at, input, output, given, parts = string.match(text, '^(%-?%d+):(%d+):(%d+):(%d+):(%d+):(%d+)(.*)$')
+  local hi, lo, more = string.match(text, '^(%d+):(%d+)(.*)$')
+  -- A gateway of before there were limits wrote hi and lo alone.
+  local at, input, output, given, parts = string.match(more, '^:(%d+):(%d+):(%d+):(%d+)(.*)$')
   return {
-    hi = tonumber(hi), lo = tonumber(lo), at = tonumber(at),
-    input = tonumber(input), output = tonumber(output), given = tonumber(given), parts = parts,
+    hi = tonumber(hi), lo = tonumber(lo), at = tonumber(at or '0'),
+    input = tonumber(input or '0'), output = tonumber(output or '0'), given = tonumber(given or '0'), parts = parts or '',
   }
 end
 

@@ -24,7 +24,6 @@ class Hold:
         alerts: those of them that were not before, in their period.
         gives_back: whether some limit does not count the tokens that prefill finds in the cache.
         parts: what a release has to name if a wipe takes the hold (hold.lua).
-        shared: False for one that no other process knows of (`gateway.admission.share`).
     """
 
     request_id: UUID
@@ -36,7 +35,6 @@ class Hold:
     alerts: tuple[str, ...] = ()
     gives_back: bool = False
     parts: str = ""
-    shared: bool = True
 
 
 @dataclass(frozen=True, slots=True)

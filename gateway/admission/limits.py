@@ -7,6 +7,7 @@ from typing import Final
 from urllib.parse import quote
 
 from billing.tenancy.limits import Budget, Limit, Measure
+from gateway.admission import budgets
 
 # Exact in the scripts (bucket.lua); a limit beyond it is none.
 AMOUNT_MAX: Final = 2**40 - 1
@@ -14,6 +15,7 @@ USER_DIGEST_BYTES: Final = 12
 # Letters of bucket.lua; c is a slot.
 SLOT: Final = "c"
 DAY: Final = "d"
+DAY_OF_USER: Final = "D"
 LETTERS: Final[dict[Measure, str]] = {
     "requests_per_minute": "r",
     "input_tokens_per_minute": "i",
@@ -51,6 +53,12 @@ class Demand:
     limits: tuple[Counted, ...] = ()
     budgets: tuple[Budget, ...] = ()
 
+    @property
+    def parts(self) -> str:
+        """What a release names if no hold does (hold.lua): what Postgres knows, so that it is read again."""
+        days = (one.part for one in self.limits if one.letter == DAY)
+        return "".join((*days, *(f"|b{budgets.name_of(one)}" for one in self.budgets)))
+
     def cost(self, limit: Counted) -> int:
         """How much of a limit the request takes at first."""
         match limit.letter:
@@ -87,4 +95,4 @@ def _letter(limit: Limit) -> str:
     letter = LETTERS[limit.measure]
     if limit.cached_free:
         return "f"
-    return "D" if limit.per_user and letter == DAY else letter
+    return DAY_OF_USER if limit.per_user and letter == DAY else letter

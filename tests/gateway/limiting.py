@@ -4,7 +4,7 @@ from typing import Any
 
 from billing.ledger.balance import BalanceVersion
 from billing.money import Femto
-from billing.tenancy.limits import Budget, Limit, Measure
+from billing.tenancy.limits import Budget, Limit
 from gateway.admission.admit import Admission
 from gateway.admission.hold import Hold
 from gateway.admission.limits import Demand, counted
@@ -15,7 +15,7 @@ MODEL = "m/1 b"
 RICH = Femto(10**24)
 
 
-def limit(measure: Measure, amount: int, **fields: Any) -> Limit:
+def limit(measure: Any, amount: int, **fields: Any) -> Limit:
     return Limit(**{"level": "key", "owner_id": KEY, "measure": measure, "amount": amount, **fields})
 
 

@@ -125,7 +125,7 @@ async def test_zero_allows_none_and_absent_allows_all(admission: Admission) -> N
         "concurrent",
     ):
         with pytest.raises(LimitReached) as refused:
-            await admission.admit(TENANT, Femto(0), demand(limit(measure, 0), tokens=(0, 0)))  # type: ignore[arg-type]
+            await admission.admit(TENANT, Femto(0), demand(limit(measure, 0), tokens=(0, 0)))
         assert refused.value.never
         assert 0 < refused.value.retry_after_s <= 60
     for _ in range(50):
@@ -145,7 +145,7 @@ async def test_reserved_output_is_given_back_at_release_and_input_that_was_used_
 
 
 async def test_a_void_gives_all_tokens_back_and_no_request(admission: Admission) -> None:
-    limits = [limit(m, 10) for m in ("input_tokens_per_minute", "output_tokens_per_minute")]  # type: ignore[arg-type]
+    limits = [limit(m, 10) for m in ("input_tokens_per_minute", "output_tokens_per_minute")]
     requests = limit("requests_per_minute", 2)
     for _ in range(2):
         await admission.void(
@@ -186,7 +186,7 @@ async def test_state_of_users_is_hashed_and_every_key_of_limits_goes_by_itself(
     admission: Admission, valkey: Valkey
 ) -> None:
     measures = ("requests_per_minute", "input_tokens_per_minute", "tokens_per_day", "concurrent")
-    limits = [limit(measure, 1000, per_user=True) for measure in measures]  # type: ignore[arg-type]
+    limits = [limit(measure, 1000, per_user=True) for measure in measures]
     hold = await admission.admit(
         TENANT, Femto(1), demand(*limits, tokens=(10, 10), user="canary@example.org")
     )
@@ -210,13 +210,13 @@ async def test_a_refusal_names_its_limit_and_the_headers_are_its_own(admission: 
     minute, day = limit("input_tokens_per_minute", 50), limit("output_tokens_per_minute", 30, per_user=True)
     requests = limit("requests_per_minute", 9, model=MODEL)
     hold = await admission.admit(TENANT, Femto(1), demand(minute, day, requests, tokens=(10, 25)))
-    assert hold.quota.requests == Left(9, 8, hold.quota.requests.reset_ms)  # type: ignore[union-attr]
+    assert hold.quota.requests == Left(9, 8, hold.quota.requests.reset_ms)
     assert hold.quota.tokens == Left(30, 5, 50_000)
     with pytest.raises(LimitReached) as refused:
         await admission.admit(TENANT, Femto(1), demand(minute, day, requests, tokens=(45, 1)))
     assert refused.value.limit == minute
-    assert refused.value.quota.tokens.limit == 50  # type: ignore[union-attr]
-    assert refused.value.quota.requests.remaining == 8  # type: ignore[union-attr]
+    assert refused.value.quota.tokens.limit == 50
+    assert refused.value.quota.requests.remaining == 8
     assert str(refused.value) == f"input_tokens_per_minute of the key {KEY}: limit 50, requested 45"
 
 
@@ -350,8 +350,8 @@ async def test_a_thousand_random_concurrent_admissions_never_pass_a_limit_at_any
         assert await admission.release(hold, balance, Spent(Femto(0), hold.admitted_at, *asked_tokens(asked)))
 
     await asyncio.gather(*(request() for _ in range(1000)))
-    assert 100 < len(admitted) < 1000
-    assert peak <= 40
+    assert 40 <= len(admitted) < 1000
+    assert 1 < peak <= 40
     buckets: dict[str, Model] = {}
     for hold, asked, _ in sorted(admitted, key=lambda each: each[0].admitted_at):
         at_us = int(hold.admitted_at.timestamp()) * 10**6 + hold.admitted_at.microsecond
