@@ -151,8 +151,8 @@ local function take_limit(limit, request_id)
   else
     local window, whole = WINDOW_US[limit.letter], limit.whole + limit.cost
     local life_us = limit.letter == 'd' and window or (whole + 1) / limit.amount * window
-    local text = bucket_text(whole, limit.rest, limit.at, limit.since)
-    redis.call('SET', limit.key, text, 'PX', digits(math.ceil(life_us / 1000)))
+    local bucket = struct.pack(BUCKET, whole, limit.rest, limit.at, limit.since)
+    redis.call('SET', limit.key, bucket, 'PX', digits(math.ceil(life_us / 1000)))
   end
   if limit.letter ~= 'r' then
     hold.parts = hold.parts .. '|' .. limit.letter .. string.sub(limit.key, #tag + 1)

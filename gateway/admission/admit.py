@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from billing.ledger.balance import BalanceVersion
@@ -35,13 +35,14 @@ from gateway.refusal import (
     LimitReached,
     ProjectionMissing,
 )
-from gateway.valkey import Script, Valkey, Word
+from gateway.valkey import Reply, Script, Valkey, Word
 
 TENANTS_HELD: Final = "kv:held"  # every tenant that ever held; global, for the sweeper
 LOST_HOLDS: Final = "kv:lost"  # what the sweeper voided without an event, newest last
 LOST_HOLDS_MAX: Final = 10_000
 EXPIRED_BATCH: Final = 500
 NOTHING_DEMANDED: Final = Demand()
+TELL_AGAIN_S: Final = 10.0
 RETRY_AFTER_S_MAX: Final = 60  # clients that are told to wait for longer do not
 
 
@@ -66,6 +67,7 @@ class Admission:
         self._valkey = valkey
         self._lease_ms = round(lease_s * 1000)
         self.retry_after_s = retry_after_s
+        self._told_s: dict[str, float] = {}
 
     async def admit(self, tenant_id: str, amount: Femto, demand: Demand = NOTHING_DEMANDED) -> Hold:
         """Take every limit and budget, and hold ``amount``: all or nothing.
@@ -98,13 +100,26 @@ class Admission:
             *(tag + one.name for one in demand.limits),
             *(tag + budgets.name_of(one) for one in demand.budgets),
         )
-        _, reply = await asyncio.gather(
-            self._valkey.call("SADD", TENANTS_HELD, tenant_id),  # first: no hold that no sweeper looks for
-            self._valkey.run(ADMIT, keys, arguments),
-        )
+        reply = await self._run_told(tenant_id, ADMIT, keys, arguments)
         return self._admitted(tenant_id, amount, demand, reply)
 
-    def _admitted(self, tenant_id: str, amount: Femto, demand: Demand, reply: list[Any]) -> Hold:
+    async def _run_told(
+        self, tenant_id: str, script: Script, keys: Sequence[str], arguments: Sequence[Word]
+    ) -> Reply:
+        """Run a script that places or keeps holds; first name the tenant to sweepers, unless that was lately.
+
+        A wipe takes the balance with the name: then both are told again.
+        """
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._told_s.get(tenant_id, -TELL_AGAIN_S) < TELL_AGAIN_S:
+            return await self._valkey.run(script, keys, arguments)
+        _, reply = await asyncio.gather(
+            self._valkey.call("SADD", TENANTS_HELD, tenant_id), self._valkey.run(script, keys, arguments)
+        )
+        self._told_s[tenant_id] = now_s
+        return reply
+
+    def _admitted(self, tenant_id: str, amount: Femto, demand: Demand, reply: Reply) -> Hold:
         match reply:
             case ["admitted", request_id, time_us, *rest]:
                 passed = list(zip((demand.budgets[n - 1].id for n in rest[6::2]), rest[7::2], strict=True))
@@ -129,6 +144,7 @@ class Admission:
             case ["limit", number, wait_ms, *rest]:
                 raise self._refused(demand, demand.limits[number - 1], wait_ms, _quota(demand.limits, rest))
             case ["unknown", time_us, *numbers]:
+                self._told_s.pop(tenant_id, None)
                 raise _missing(demand, time_us, numbers)
         raise AssertionError(f"admit.lua answered {reply}")
 
@@ -147,7 +163,7 @@ class Admission:
     async def renew(self, tenant_id: str, request_ids: Sequence[UUID]) -> int:
         """Extend the leases of holds that still stand, slots included; returns how many did."""
         words: list[Word] = [self._lease_ms, *(str(request_id) for request_id in request_ids)]
-        return int(await self._valkey.run(RENEW, _keys(tenant_id), words))
+        return int(await self._run_told(tenant_id, RENEW, _keys(tenant_id), words))
 
     async def release(self, hold: Hold, balance: BalanceVersion, spent: Spent | None = None) -> bool:
         """Drop the hold, settle what it took, take over the balance; returns whether the hold was there."""

@@ -27,5 +27,5 @@ if ARGV[1] == 'b' then
   return project_budget(tonumber(ARGV[2]))
 end
 local now = now_us()
-redis.call('SET', key, bucket_text(tonumber(ARGV[2]), 0, now, now), 'PX', DAY_US / 1000, 'NX')
+redis.call('SET', key, struct.pack(BUCKET, tonumber(ARGV[2]), 0, now, now), 'PX', DAY_US / 1000, 'NX')
 return 1

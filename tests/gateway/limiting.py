@@ -1,7 +1,9 @@
 """Limits, budgets and demands by hand, as a key's grant would carry them."""
 
+from pathlib import Path
 from typing import Any
 
+import gateway.admission
 from billing.ledger.balance import BalanceVersion
 from billing.money import Femto
 from billing.tenancy.limits import Budget, Limit
@@ -9,10 +11,24 @@ from gateway.admission.admit import Admission
 from gateway.admission.hold import Hold
 from gateway.admission.limits import Demand, counted
 from gateway.refusal import LimitReached
+from gateway.valkey import Script, Valkey
 
 TENANT, KEY = "ten_a", "key_a"
 MODEL = "m/1 b"
 RICH = Femto(10**24)
+MINUTE_US = 60_000_000
+LUA = Path(gateway.admission.__file__).parent
+PRELUDE = (LUA / "limbs.lua").read_text() + (LUA / "bucket.lua").read_text() + "\n"
+READ_BUCKET = Script(
+    PRELUDE + "local w, r, at = struct.unpack(BUCKET, redis.call('GET', KEYS[1]))"
+    " return {digits(w), digits(r), digits(at)}"
+)
+
+
+async def bucket(valkey: Valkey, key: str) -> tuple[int, int]:
+    """A minute's bucket in Valkey: its level in units of 1 / window, as it stood at an instant in us."""
+    whole, rest, at_us = await valkey.run(READ_BUCKET, (key,), ())
+    return int(whole) * MINUTE_US + int(rest), int(at_us)
 
 
 def limit(measure: Any, amount: int, **fields: Any) -> Limit:

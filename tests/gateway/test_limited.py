@@ -24,6 +24,7 @@ from gateway.options import GatewayOptions
 from gateway.valkey import Valkey
 from tests.gateway.conftest import CREDIT, OPTIONS, PEPPER, ROW, House, furnish, served, until
 from tests.gateway.doubles import END, MODEL, Play, says
+from tests.gateway.limiting import MINUTE_US, bucket
 
 PROMPT = len("user:Hi\n")
 Owned = Callable[[str, str], tuple[Limit | Budget, ...]]
@@ -113,8 +114,8 @@ async def test_cached_tokens_come_back_before_the_answer_ends(limited: Limited) 
         key = f"kv:{{{house.tenant_id}}}:limit:{house.key_id}/input_tokens_per_minute.f/*/*"
 
         async def given_back() -> bool:
-            state = await house.parts.valkey.call("GET", key)
-            return state is not None and int(state.split()[0]) <= 1
+            exists = await house.parts.valkey.call("EXISTS", key)
+            return exists and (await bucket(house.parts.valkey, key))[0] <= MINUTE_US
 
         await until(given_back)
         assert (await house.held()).holds

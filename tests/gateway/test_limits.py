@@ -4,14 +4,12 @@ import asyncio
 import random
 import secrets
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Final
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import gateway.admission
 from billing.ledger.balance import BalanceVersion
 from billing.money import Femto
 from gateway.admission.admit import Admission
@@ -22,11 +20,21 @@ from gateway.admission.quota import Left, duration
 from gateway.refusal import BalanceInsufficient, LimitReached, ProjectionMissing
 from gateway.valkey import Script, Valkey
 from tests.gateway.conftest import until
-from tests.gateway.limiting import KEY, MODEL, RICH, TENANT, demand, limit, rich, tried
+from tests.gateway.limiting import (
+    KEY,
+    MINUTE_US,
+    MODEL,
+    PRELUDE,
+    RICH,
+    TENANT,
+    bucket,
+    demand,
+    limit,
+    rich,
+    tried,
+)
 
-MINUTE_US: Final = 60_000_000
 DAY_US: Final = 86_400_000_000
-LUA: Final = Path(gateway.admission.__file__).parent
 
 
 @pytest.fixture
@@ -282,10 +290,7 @@ def test_durations_are_written_as_openai_does(ms: int, written: str) -> None:
 def test_a_bucket_drains_exactly_in_doubles(valkey_url: str, amount: int, data: st.DataObject) -> None:
     window = data.draw(st.sampled_from((MINUTE_US, DAY_US)))
     elapsed = data.draw(st.integers(0, window - 1))
-    bucket = (LUA / "limbs.lua").read_text() + (LUA / "bucket.lua").read_text()
-    script = Script(
-        bucket + "\nlocal w, r = drained(ARGV[1], ARGV[2], ARGV[3]) return {digits(w), digits(r)}"
-    )
+    script = Script(PRELUDE + "local w, r = drained(ARGV[1], ARGV[2], ARGV[3]) return {digits(w), digits(r)}")
 
     async def ask() -> list[str]:
         valkey = Valkey.connect(valkey_url)
@@ -358,8 +363,8 @@ async def test_a_thousand_random_concurrent_admissions_never_pass_a_limit_at_any
         for one in asked.limits[:-1]:
             buckets.setdefault(one.name, Model(one.amount, MINUTE_US)).take(asked.cost(one), at_us)
     for name, model_of in buckets.items():
-        whole, rest, at_us, _ = (await replicas[0].call("GET", f"kv:{{{TENANT}}}:{name}")).split()
-        assert (int(whole) * MINUTE_US + int(rest), int(at_us)) == (model_of.level, model_of.at_us)
+        level, at_us = await bucket(replicas[0], f"kv:{{{TENANT}}}:{name}")
+        assert (level, at_us) == (model_of.level, model_of.at_us)
     assert (await admissions[0].held(TENANT)).holds == {}
     for valkey in replicas:
         await valkey.close()
