@@ -51,7 +51,8 @@ class Settings:
 
     ``model_dir`` is None for a stack without engine, ``store_dir`` for one without prefix store.
     ``worker_secret`` opens the workers' doors, ``deployment_public_key`` is raw Ed25519. ``first_token``: a
-    prefill may draw the first token of an answer (`engine.shapes.shape.Shape`).
+    prefill may draw the first token of an answer (`engine.shapes.shape.Shape`). ``valkey_lost`` and
+    ``gateway_replicas``: see `gateway.options.GatewayOptions`.
     """
 
     data_dir: Path
@@ -68,6 +69,8 @@ class Settings:
     deployment_public_key: bytes
     store_dir: Path | None = None
     first_token: bool = True
+    valkey_lost: Literal["refuse", "share"] = "refuse"
+    gateway_replicas: int = 1
 
     @property
     def base_url(self) -> str:
@@ -112,6 +115,30 @@ def store_quotas() -> StoreQuotas:
         SettingsInvalid: one of them is no whole number of bytes.
     """
     return StoreQuotas(_bytes_max("STORE_BYTES_MAX"), _bytes_max("TENANT_BYTES_MAX"))
+
+
+@dataclass(frozen=True, slots=True)
+class ValkeyLost:
+    """What gateways do while Valkey is away, and how many of them share limits then."""
+
+    policy: Literal["refuse", "share"] = "refuse"
+    replicas: int = 1
+
+
+def valkey_lost() -> ValkeyLost:
+    """Read ``KVITTO_VALKEY_LOST`` (``refuse`` or ``share``) and ``KVITTO_GATEWAY_REPLICAS``.
+
+    Raises:
+        SettingsInvalid: one of them is something else.
+    """
+    replicas = os.environ.get(PREFIX + "GATEWAY_REPLICAS") or "1"
+    if not (replicas.isascii() and replicas.isdecimal() and int(replicas) > 0):
+        raise SettingsInvalid(f"{PREFIX}GATEWAY_REPLICAS is {replicas!r}: write how many gateways there are")
+    match os.environ.get(PREFIX + "VALKEY_LOST") or "refuse":
+        case "refuse" | "share" as policy:
+            return ValkeyLost(policy, int(replicas))
+        case written:
+            raise SettingsInvalid(f"{PREFIX}VALKEY_LOST is {written!r}: write refuse or share")
 
 
 def _bytes_max(name: str) -> int | None:

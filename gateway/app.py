@@ -12,11 +12,14 @@ from litestar.types import Message, Scope
 from billing.db.transaction import Database
 from billing.ledger.service import Ledger
 from billing.pricing.service import Prices
+from billing.reports.service import Reports
 from billing.settlement.batch import Settlement
 from billing.tenancy.service import Tenancy
 from engine.api import Engine
 from gateway.admission.admit import Admission
 from gateway.admission.leases import Leases
+from gateway.admission.rebuild import Projections
+from gateway.admission.share import AdmissionByShare
 from gateway.desk import AnyRequest, Desk
 from gateway.errors import Answer, answer_of
 from gateway.instant import ValkeyClock
@@ -51,7 +54,8 @@ def build(parts: Parts) -> Litestar:
     """Make the application of one process. It has no documentation pages and accepts no cookies."""
     options = parts.options
     telemetry = Telemetry()
-    admission = Admission(parts.valkey, lease_s=options.lease_s, retry_after_s=options.retry_after_s)
+    clock = ValkeyClock(parts.valkey)
+    admission = _admission(parts, clock, telemetry)
     leases = Leases(admission, options.lease_renew_interval_s)
     telemetry.registry.register(EngineCollector(parts.engine))
     telemetry.in_flight.set_function(lambda: len(leases))
@@ -59,10 +63,9 @@ def build(parts: Parts) -> Litestar:
         parts.tenancy, parts.valkey, age_max_s=options.key_age_max_s, keys_max=options.keys_max
     )
     prices = PriceSnapshot(parts.prices, refresh_interval_s=options.price_refresh_interval_s)
-    books = Books(parts.ledger, parts.settlement, prices)
-    settler = Settler(
-        admission, leases, books, ValkeyClock(parts.valkey), telemetry, options.request_deadline_s
-    )
+    projections = Projections(admission, parts.ledger, Reports(parts.database))
+    books = Books(projections, parts.settlement, prices)
+    settler = Settler(admission, leases, books, clock, telemetry, options.request_deadline_s)
     desk = Desk(
         options=options,
         keys=keys,
@@ -94,6 +97,18 @@ def build(parts: Parts) -> Litestar:
     return app
 
 
+def _admission(parts: Parts, clock: ValkeyClock, telemetry: Telemetry) -> Admission:
+    options, valkey = parts.options, parts.valkey
+    telemetry.valkey_lost.labels(options.valkey_lost).set(1)
+    lease_s, retry_after_s = options.lease_s, options.retry_after_s
+    if options.valkey_lost == "refuse":
+        return Admission(valkey, lease_s=lease_s, retry_after_s=retry_after_s)
+    counter = telemetry.admitted_by_share
+    return AdmissionByShare(
+        valkey, clock, options.replicas, counter, lease_s=lease_s, retry_after_s=retry_after_s
+    )
+
+
 def _lifespan(
     parts: Parts, desk: Desk, leases: Leases
 ) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
@@ -120,7 +135,9 @@ def _refuse(request: AnyRequest, error: Exception) -> Response[bytes]:
     answer = _framework_answer(request, error) if isinstance(error, HTTPException) else answer_of(error)
     if answer.status == 500:
         log.error("internal_error", path=request.url.path, exc_info=error)
-    headers = {} if answer.retry_after_s is None else {"retry-after": str(answer.retry_after_s)}
+    headers = dict(answer.headers)
+    if answer.retry_after_s is not None:
+        headers["retry-after"] = str(answer.retry_after_s)
     if answer.status == 401:
         headers["www-authenticate"] = "Bearer"
     return Response(answer.body, status_code=answer.status, media_type="application/json", headers=headers)

@@ -4,7 +4,7 @@ The shape is OpenAI's and DeepSeek's: ``{"error": {"message", "type", "param", "
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -27,6 +27,7 @@ class Answer:
     code: str | None = None
     param: str | None = None
     retry_after_s: int | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def body(self) -> bytes:
@@ -55,6 +56,28 @@ def _internal(_: object) -> Answer:
 
 def _payment(code: str, message: str, retry_after_s: int | None = None) -> Answer:
     return Answer(402, code, message, code, None, retry_after_s)
+
+
+def _budget(error: refusal.BudgetReached) -> Answer:
+    """402, not OpenAI's 429: clients surface 402 at once and retry every 429. They know the code."""
+    budget = error.budget
+    message = f"the {budget.period} budget {budget.id} of the {budget.level} {budget.owner_id} is spent"
+    return _payment("insufficient_quota", message)
+
+
+def _budget_held(error: refusal.BudgetHeld) -> Answer:
+    message = (
+        f"requests in flight hold the rest of the {error.budget.period} budget {error.budget.id}; try again"
+    )
+    return _payment("budget_held", message, error.retry_after_s)
+
+
+def _limit(error: refusal.LimitReached) -> Answer:
+    """The limit by its name; OpenAI's clients leave it at the first answer where waiting never helps."""
+    limit, code = error.limit, "rate_limit_exceeded"
+    headers = {**error.quota.headers, **({"x-should-retry": "false"} if error.never else {})}
+    param = f"{limit.level}.{limit.measure}"
+    return Answer(429, code, f"limit reached: {error}", code, param, error.retry_after_s, headers)
 
 
 def _no_price(error: billing.PriceMissing) -> Answer:
@@ -101,8 +124,11 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     refusal.BalanceHeld: lambda e: _payment(
         "balance_held", "requests in flight hold the balance; try again when they are done", e.retry_after_s
     ),
+    refusal.BudgetReached: _budget,
+    refusal.BudgetHeld: _budget_held,
+    refusal.LimitReached: _limit,
     # what is not there just now
-    refusal.BalanceUnknown: _unavailable("the balance is not known yet"),
+    refusal.ProjectionMissing: _unavailable("what may be spent is not known yet"),
     refusal.ValkeyUnavailable: _unavailable("admission is not reachable"),
     billing.StoreUnavailable: _unavailable("the database is not reachable"),
     engine.EngineUnavailable: _no_worker,

@@ -3,7 +3,7 @@
 import asyncio
 from datetime import datetime, timedelta
 
-from gateway.admission.admit import EPOCH
+from gateway.admission.hold import EPOCH
 from gateway.valkey import Valkey
 
 

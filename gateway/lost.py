@@ -18,7 +18,7 @@ from billing.settlement.event import Status, UsageEvent
 from billing.usage import TokenUsage
 from engine.proof.attestation import Attestation, DecodeAttestation, Ended, PrefillAttestation
 from engine.proof.coverage import Attempt
-from gateway.admission.admit import EPOCH
+from gateway.admission.hold import EPOCH
 from gateway.telemetry import log
 
 

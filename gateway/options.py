@@ -1,6 +1,7 @@
 """What a gateway process is told at its start. It reads no environment (conventions C14)."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,9 @@ class GatewayOptions:
         keys_max: grants kept in process.
         price_refresh_interval_s: pause between two readings of the price book.
         drain_s: how long a stopping process lets running requests finish.
+        valkey_lost: while Valkey is away, refuse with 503, or admit this replica's share of the limits,
+            without any hold (`gateway.admission.share` says what that risks).
+        replicas: how many gateway processes share the limits then.
         retry_after_s: what a 503 or a held balance tells the client to wait, at most 60.
     """
 
@@ -33,8 +37,11 @@ class GatewayOptions:
     keys_max: int = 10_000
     price_refresh_interval_s: float = 2.0
     drain_s: float = 20.0
+    valkey_lost: Literal["refuse", "share"] = "refuse"
+    replicas: int = 1
     retry_after_s: int = 5
 
     def __post_init__(self) -> None:
         assert self.lease_renew_interval_s < self.lease_s
+        assert self.replicas > 0
         assert 0 < self.retry_after_s <= 60

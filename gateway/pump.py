@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 from billing.settlement.event import Status
 from engine.api import Engine, EngineError, EngineFailed, GenerateRequest, Generation
-from gateway.admission.admit import Hold
+from gateway.admission.hold import Hold
 from gateway.channel import Channel
 from gateway.refusal import ClientGone, DeadlinePassed, Draining, GatewayError, ReaderStalled
 from gateway.settle import Billed, Outcome, Proof, Settler, Terms
@@ -137,7 +137,7 @@ class Pump:
     async def _generate(self, hold: Hold, held_at_s: float) -> Sequence[Event]:
         """Relay until the engine is done, the client gone, this process stopping or the time over."""
         generation = self._generation = self._order.engine.submit(self._order.generate(hold))
-        relay = asyncio.create_task(self._relay(generation, held_at_s))
+        relay = asyncio.create_task(self._relay(generation, hold, held_at_s))
         ends = [asyncio.create_task(event.wait()) for event in (self.channel.gone, self._interrupted)]
         try:
             await asyncio.wait({relay, *ends}, timeout=self._deadline_s, return_when=asyncio.FIRST_COMPLETED)
@@ -158,10 +158,11 @@ class Pump:
             return ClientGone()
         return ReaderStalled() if self.channel.full else DeadlinePassed()
 
-    async def _relay(self, generation: Generation, held_at_s: float) -> Sequence[Event]:
+    async def _relay(self, generation: Generation, hold: Hold, held_at_s: float) -> Sequence[Event]:
         """Pass on what arrives; returns the last events, which wait for the settlement."""
         attestation, signed_text = await generation.prefilled()
         self._proof = Proof(attestation, signed_text)
+        self._settler.prefilled(hold, attestation)
         parser = self._order.parser
         async for chunk in generation:
             if self._received == 0 and chunk.token_ids:

@@ -6,7 +6,10 @@ GatewayError
 ├── BodyTooLarge        the body passes the size limit
 ├── BalanceInsufficient the balance does not cover the hold
 ├── BalanceHeld         it would, were it not for requests in flight
-├── BalanceUnknown      Valkey has no balance of this tenant: project it and ask again
+├── BudgetReached       a hard budget is spent for its period
+├── BudgetHeld          it would bear the hold, were it not for requests in flight
+├── LimitReached        a limit of requests, tokens or concurrency is used up for now
+├── ProjectionMissing   Valkey does not know a balance, budget or day's use: project it and ask again
 ├── ValkeyUnavailable   Valkey did not answer: nobody is admitted
 ├── ChargeUnknown       the request was served, but whether its charge is in the books is not known yet
 ├── Draining            this process is stopping
@@ -14,6 +17,13 @@ GatewayError
 ├── DeadlinePassed      the engine was not done in the time the hold covers
 └── ReaderStalled       the client did not read its answer in the time the hold covers
 """
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from billing.tenancy.limits import Budget, Limit
+from gateway.admission.limits import Counted
+from gateway.admission.quota import Quota
 
 
 class GatewayError(Exception):
@@ -56,8 +66,63 @@ class BalanceHeld(GatewayError):
         self.retry_after_s = retry_after_s
 
 
-class BalanceUnknown(GatewayError):
-    """Valkey has no balance of this tenant (new, or wiped): project the ledger's and ask once more."""
+class BudgetReached(GatewayError):
+    """What is spent in a hard budget's period and the request's worst case pass it; waiting does not help."""
+
+    def __init__(self, budget: Budget) -> None:
+        super().__init__(budget.id)
+        self.budget = budget
+
+
+class BudgetHeld(GatewayError):
+    """A hard budget would bear the hold if requests in flight held less of it; it pays to ask again."""
+
+    def __init__(self, budget: Budget, retry_after_s: int) -> None:
+        super().__init__(budget.id, retry_after_s)
+        self.budget = budget
+        self.retry_after_s = retry_after_s
+
+
+@dataclass(eq=False)
+class LimitReached(GatewayError):
+    """A limit refuses; the request has taken nothing of any.
+
+    Attributes:
+        cost: what the request would have taken of it.
+        retry_after_s: when it would, at most a minute; a day's limit may take longer (``quota``).
+        quota: what is left of this limit, and of the tightest of the other kind.
+    """
+
+    limit: Limit
+    cost: int
+    retry_after_s: int
+    quota: Quota
+
+    @property
+    def never(self) -> bool:
+        """Whether waiting does not help: the request asks for more than the limit ever gives."""
+        return self.limit.amount == 0 or self.cost > self.limit.amount
+
+    def __str__(self) -> str:
+        limit = self.limit
+        of = [f"the {limit.level} {limit.owner_id}"]
+        of += [f"model {limit.model!r}"] if limit.model else []
+        of += ["this user_id"] if limit.per_user else []
+        named = f"{limit.measure} of {', '.join(of)}: limit {limit.amount}, requested {self.cost}"
+        return f"{named}, which is never possible" if self.never else named
+
+
+@dataclass(eq=False)
+class ProjectionMissing(GatewayError):
+    """Valkey does not know something (new, wiped, another period): project Postgres' and ask once more.
+
+    ``at`` is its TIME, by which periods and days are to be read.
+    """
+
+    at: datetime
+    balance: bool
+    days: tuple[Counted, ...]
+    budgets: tuple[Budget, ...]
 
 
 class ValkeyUnavailable(GatewayError):

@@ -15,7 +15,6 @@ from typing import Final
 
 from billing.errors import BillingError
 from billing.ledger.balance import BalanceVersion
-from billing.ledger.service import Ledger
 from billing.money import Femto
 from billing.pricing.rating import Charge, WorstCase, rate, rating_instant, worst_case
 from billing.settlement.batch import Settlement
@@ -24,15 +23,20 @@ from billing.tenancy.api_key import KeyGrant
 from billing.usage import TokenUsage
 from engine.proof.attestation import PrefillAttestation
 from engine.proof.coverage import Attempt
-from gateway.admission.admit import Admission, Hold
+from gateway.admission.admit import Admission
+from gateway.admission.hold import Hold, Spent, spent_by
 from gateway.admission.leases import Leases
+from gateway.admission.limits import Demand, counted
+from gateway.admission.rebuild import Projections
 from gateway.instant import ValkeyClock
-from gateway.refusal import BalanceUnknown, ChargeUnknown, ValkeyUnavailable
+from gateway.refusal import ChargeUnknown, LimitReached, ProjectionMissing, ValkeyUnavailable
 from gateway.snapshot import PriceSnapshot
 from gateway.telemetry import Telemetry, log
 
 # The hold is priced before Valkey tells the instant of admission, which may be this much later.
 CLOCK_MARGIN: Final = timedelta(seconds=5)
+# Reading what an admission misses is done again when a period ends, or charges arrive, meanwhile.
+PROJECTIONS_MAX: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,13 @@ class Terms:
     prompt_tokens: int
     output_tokens_max: int
     traffic_class: str
+    user_id: str = ""
+
+    @property
+    def demand(self) -> Demand:
+        """What the request takes of limits and budgets."""
+        limits = counted(self.grant.limits, self.model, self.user_id)
+        return Demand(self.prompt_tokens, self.output_tokens_max, limits, self.grant.budgets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +129,7 @@ class Billed:
 class Books:
     """Where money is kept."""
 
-    ledger: Ledger
+    projections: Projections
     settlement: Settlement
     prices: PriceSnapshot
 
@@ -141,19 +152,42 @@ class Settler:
         self._clock = clock
         self._telemetry = telemetry
         self._deadline = timedelta(seconds=request_deadline_s)
+        self._giving_back: set[asyncio.Task[None]] = set()
 
     async def hold(self, terms: Terms) -> Hold:
         """Reserve the request's worst case and keep its lease alive.
 
         Raises:
             PriceMissing: the model has no price in the tenant's currency.
-            BalanceInsufficient, BalanceHeld: the tenant cannot cover it.
+            BalanceInsufficient, BalanceHeld, BudgetReached, BudgetHeld: the tenant cannot cover it.
+            LimitReached: it has used up one of its limits.
             ValkeyUnavailable, StoreUnavailable: nobody can tell.
         """
-        hold = await self._admit(terms.grant.tenant_id, await self._worst_case(terms))
+        try:
+            hold = await self._admit(terms, await self._worst_case(terms))
+        except LimitReached as refused:
+            self._telemetry.refused_by_limit.labels(refused.limit.level, refused.limit.measure).inc()
+            raise
         self._leases.keep(hold)
         self._clock.saw(hold.admitted_at)
+        for budget_id in hold.alerts:
+            self._telemetry.budget_alerts.inc()
+            log.warning("budget_passed", tenant=hold.tenant_id, budget=budget_id)
         return hold
+
+    def prefilled(self, hold: Hold, attestation: PrefillAttestation) -> None:
+        """Give cached tokens back to limits that do not count them; nobody waits, and `charge` makes sure."""
+        cached_tokens = attestation.hit_tokens + attestation.owed_tokens
+        if cached_tokens and hold.gives_back:
+            task = asyncio.create_task(self._give_back(hold, cached_tokens), name="prefilled")
+            self._giving_back.add(task)
+            task.add_done_callback(self._giving_back.discard)
+
+    async def _give_back(self, hold: Hold, cached_tokens: int) -> None:
+        try:
+            await self._admission.prefilled(hold, cached_tokens)
+        except ValkeyUnavailable as error:
+            log.warning("cached_tokens_not_given_back", request_id=str(hold.request_id), reason=str(error))
 
     async def charge(self, terms: Terms, hold: Hold, outcome: Outcome) -> Billed:
         """Rate, commit durably, then release the hold. Returns only when the charge is durable.
@@ -170,31 +204,32 @@ class Settler:
             if billable:
                 self._leave_to_sweeper(hold)
             else:
-                await self._release(hold, None)
+                await self._release(hold, None, None)
             if billable and isinstance(error, BillingError):
                 log.error("charge_unknown", request_id=str(hold.request_id), reason=str(error))
                 raise ChargeUnknown from error
             raise
         self._count(outcome, event.usage)
-        await self._release(hold, balance)
+        await self._release(hold, balance, spent_by(event))
         return Billed(event.usage, event.reasoning_tokens, event.charge)
 
     async def void(self, terms: Terms, hold: Hold, outcome: Outcome) -> None:
         """Let a hold go that nothing is charged to; if that fails, record that nothing is. Never raises."""
         assert not outcome.usage.prompt, "what is billable is charged, not voided"
-        if not await self._release(hold, None):
+        if not await self._release(hold, None, None):
             try:
                 await self._books.settlement.settle(self._event(terms, hold, outcome))
             except BillingError as error:
                 log.warning("void_not_recorded", request_id=str(hold.request_id), reason=str(error))
 
-    async def _admit(self, tenant_id: str, amount: Femto) -> Hold:
-        try:
-            return await self._admission.admit(tenant_id, amount)
-        except BalanceUnknown:
-            balance = await self._books.ledger.balance(tenant_id)
-            await self._admission.project(BalanceVersion(tenant_id, balance.total, balance.version))
-        return await self._admission.admit(tenant_id, amount)
+    async def _admit(self, terms: Terms, amount: Femto) -> Hold:
+        tenant_id, demand = terms.grant.tenant_id, terms.demand
+        for _ in range(PROJECTIONS_MAX):
+            try:
+                return await self._admission.admit(tenant_id, amount, demand)
+            except ProjectionMissing as missing:
+                await self._books.projections.project(tenant_id, missing)
+        return await self._admission.admit(tenant_id, amount, demand)
 
     async def _worst_case(self, terms: Terms) -> Femto:
         now = await self._clock.now()
@@ -230,13 +265,13 @@ class Settler:
             attestations=() if outcome.proof is None else (outcome.proof,),
         )
 
-    async def _release(self, hold: Hold, balance: BalanceVersion | None) -> bool:
+    async def _release(self, hold: Hold, balance: BalanceVersion | None, spent: Spent | None) -> bool:
         """Return whether Valkey was told."""
         try:
             if balance is None:
                 await self._admission.void(hold)
             else:
-                await self._admission.release(hold, balance)
+                await self._admission.release(hold, balance, spent)
         except (ValkeyUnavailable, asyncio.CancelledError) as error:
             self._leave_to_sweeper(hold)
             if isinstance(error, asyncio.CancelledError):

@@ -23,6 +23,7 @@ from billing.settlement.batch import Settlement
 from billing.settlement.event import UsageEvent
 from billing.tenancy.service import Tenancy
 from gateway.admission.admit import Admission
+from gateway.admission.hold import NOTHING_SPENT, spent_by
 from gateway.instant import ValkeyClock
 from gateway.lost import LostRequest, event_of, proven
 from gateway.telemetry import SweepTelemetry, log
@@ -174,10 +175,13 @@ class Sweeper:
             balance = None
         if balance is not None:
             log.warning("lost_request_settled", request_id=str(request_id), tenant=tenant_id)
-            return SweepReport(settled=int(await self._admission.release_id(tenant_id, request_id, balance)))
+            assert event is not None
+            dropped = await self._admission.release_id(tenant_id, request_id, balance, spent_by(event))
+            return SweepReport(settled=int(dropped))
         await self._admission.record_lost(tenant_id, request_id)
         log.warning("hold_lost", request_id=str(request_id), tenant=tenant_id)
-        return SweepReport(voided=int(await self._admission.release_id(tenant_id, request_id, None)))
+        dropped = await self._admission.release_id(tenant_id, request_id, None, NOTHING_SPENT)
+        return SweepReport(voided=int(dropped))
 
     async def _event(self, tenant_id: str, receipt: Receipt) -> UsageEvent | None:
         """The event that attestations prove; None when they prove none, or were made for somebody else."""

@@ -97,6 +97,26 @@ class Telemetry:
         self.ignored_params = Counter(
             "kvitto_ignored_params", "Parameters accepted without effect.", ("param",), registry=self.registry
         )
+        self.refused_by_limit = Counter(
+            "kvitto_limit_refusals",
+            "Requests that a limit refused.",
+            ("level", "measure"),
+            registry=self.registry,
+        )
+        self.valkey_lost = Gauge(
+            "kvitto_valkey_lost_policy",
+            "What this process does while Valkey is away.",
+            ("policy",),
+            registry=self.registry,
+        )
+        self.admitted_by_share = Counter(
+            "kvitto_admitted_by_share",
+            "Requests admitted without Valkey, without a hold.",
+            registry=self.registry,
+        )
+        self.budget_alerts = Counter(
+            "kvitto_budget_alerts", "Soft budgets passed, once a period each.", registry=self.registry
+        )
         self.unreleased = Counter(
             "kvitto_holds_left_to_sweeper", "Holds this process could not release.", registry=self.registry
         )

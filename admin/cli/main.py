@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from admin.cli import chat, credit, key, price, stack, store, tenant, usage
+from admin.cli import admission, chat, credit, key, price, stack, store, tenant, usage
 from admin.cli.errors import explain
 from admin.cli.options import DATA_DIR_HELP, PANEL_BOOKS, PANEL_STACK, PANEL_TRY
 
@@ -61,6 +61,7 @@ app.add_typer(tenant.app, name="tenant", rich_help_panel=PANEL_BOOKS)
 app.add_typer(key.app, name="key", rich_help_panel=PANEL_BOOKS)
 app.add_typer(credit.app, name="credit", rich_help_panel=PANEL_BOOKS)
 app.add_typer(price.app, name="price", rich_help_panel=PANEL_BOOKS)
+app.add_typer(admission.app, name="admission", rich_help_panel=PANEL_BOOKS)
 
 
 def main() -> None:

@@ -36,7 +36,7 @@ def app_of(known: Settings) -> Litestar:
     valkey = Valkey.connect(known.valkey_url)
     return build(
         Parts(
-            options=GatewayOptions(),
+            options=GatewayOptions(valkey_lost=known.valkey_lost, replicas=known.gateway_replicas),
             database=database,
             tenancy=Tenancy(database, known.key_pepper),
             prices=Prices(database),

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import psutil
 
-from admin.settings import OwnServers, Settings, own_servers
+from admin.settings import OwnServers, Settings, own_servers, valkey_lost
 from admin.stack import journal, memory, model, places, process, secrets, state, workers
 from admin.stack.errors import StackError, StackFailed, StackInterrupted
 from admin.stack.model import Model, ModelUnavailable
@@ -163,6 +163,7 @@ class Stack:
     def _settings(self, planner: Planner, servers: OwnServers, housing: workers.Workers) -> Settings:
         assert servers.database_url is not None
         assert servers.valkey_url is not None
+        lost = valkey_lost()
         return Settings(
             data_dir=self._options.data_dir,
             database_url=servers.database_url,
@@ -178,6 +179,8 @@ class Stack:
             deployment_public_key=planner.secrets.deployment_public_key,
             store_dir=housing.store_dir,
             first_token=self._options.shape.first_token,
+            valkey_lost=lost.policy,
+            gateway_replicas=lost.replicas,
         )
 
     def _server(

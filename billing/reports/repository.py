@@ -4,8 +4,9 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from billing.db.columns import FemtoNumeric
-from billing.db.tables import api_key, price_row, price_window, tenant, usage_event
-from billing.reports.usage_row import OwedRow, UsageFilter, UsageRow
+from billing.db.tables import api_key, balance, price_row, price_window, tenant, usage_event
+from billing.money import Femto
+from billing.reports.usage_row import OwedRow, UsageFilter, UsageRow, Use, UseFilter
 
 
 async def select_usage(connection: AsyncConnection, usage_filter: UsageFilter) -> list[UsageRow]:
@@ -36,6 +37,31 @@ async def select_usage(connection: AsyncConnection, usage_filter: UsageFilter) -
         statement = statement.where(event.rated_at < usage_filter.until)
     newest_first = [UsageRow(**row) for row in (await connection.execute(statement)).mappings()]
     return newest_first[::-1]
+
+
+async def select_use(connection: AsyncConnection, use_filter: UseFilter) -> Use:
+    """In one statement: sum and version are of one snapshot, and settlement raises it with its events."""
+    event = usage_event.c
+    version = select(balance.c.version).where(balance.c.tenant_id == use_filter.tenant_id).scalar_subquery()
+    tokens = event.cache_hit + event.cache_owed + event.cache_write + event.cache_miss + event.output
+    statement = select(
+        func.coalesce(func.sum(event.charge, type_=FemtoNumeric), 0, type_=FemtoNumeric).label("charge"),
+        func.coalesce(func.sum(tokens), 0).label("tokens"),
+        func.coalesce(version, 0).label("balance_version"),
+    ).where(
+        event.tenant_id == use_filter.tenant_id,
+        event.rated_at >= use_filter.since,
+        event.rated_at < use_filter.until,
+    )
+    if use_filter.model is not None:
+        statement = statement.where(event.model == use_filter.model)
+    if use_filter.level == "key":
+        statement = statement.where(event.key_id == use_filter.owner_id)
+    elif use_filter.level == "project":
+        of_project = select(api_key.c.id).where(api_key.c["project_id"] == use_filter.owner_id)
+        statement = statement.where(event.key_id.in_(of_project))
+    row = (await connection.execute(statement)).one()
+    return Use(Femto(row.charge), int(row.tokens), row.balance_version)
 
 
 async def select_owed(connection: AsyncConnection) -> list[OwedRow]:

@@ -2,7 +2,7 @@
 
 from billing.db.transaction import Database
 from billing.reports import repository
-from billing.reports.usage_row import OwedRow, UsageFilter, UsageRow
+from billing.reports.usage_row import OwedRow, UsageFilter, UsageRow, Use, UseFilter
 
 
 class Reports:
@@ -15,6 +15,11 @@ class Reports:
         """Usage events, newest last by the instant that rated them."""
         async with self._database.transaction() as connection:
             return await repository.select_usage(connection, usage_filter)
+
+    async def use(self, use_filter: UseFilter) -> Use:
+        """What requests came to, for budgets and limits that have to be read from the books."""
+        async with self._database.transaction() as connection:
+            return await repository.select_use(connection, use_filter)
 
     async def owed(self) -> list[OwedRow]:
         """What broken promises have cost so far, by tenant."""

@@ -5,6 +5,7 @@ from datetime import datetime
 from uuid import UUID
 
 from billing.money import Femto
+from billing.tenancy.limits import Level
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +16,27 @@ class UsageFilter:
     since: datetime | None = None
     until: datetime | None = None
     limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UseFilter:
+    """Requests rated in ``[since, until)`` of a tenant, a project or a key; of one model, or all."""
+
+    tenant_id: str
+    level: Level
+    owner_id: str
+    since: datetime
+    until: datetime
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What such requests came to: those settled up to this version of the tenant's balance, no other."""
+
+    charge: Femto
+    tokens: int
+    balance_version: int
 
 
 @dataclass(frozen=True, slots=True)

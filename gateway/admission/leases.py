@@ -4,7 +4,8 @@ import asyncio
 from collections import defaultdict
 from uuid import UUID
 
-from gateway.admission.admit import Admission, Hold
+from gateway.admission.admit import Admission
+from gateway.admission.hold import Hold
 from gateway.refusal import ValkeyUnavailable
 from gateway.tasks import stop
 from gateway.telemetry import log

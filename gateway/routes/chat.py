@@ -15,7 +15,7 @@ from billing.receipts.memo import Memo
 from billing.tenancy.api_key import KeyGrant
 from engine.api import GenerateRequest, Sampling
 from gateway import sse
-from gateway.admission.admit import Hold
+from gateway.admission.hold import Hold
 from gateway.desk import AnyRequest, Desk, caller, desk_of
 from gateway.errors import answer_of
 from gateway.models import ServedModel
@@ -71,7 +71,8 @@ async def complete(request: AnyRequest) -> ASGIResponse:
     async with Watch(request, pump) as watch:
         hold = await watch.wait(pump.admitted)
         request.scope["state"]["request_id"] = str(hold.request_id)
-        return await (_stream if asked.chat.stream else _whole)(desk, asked, pump, watch)
+        headers = {**_headers(asked), **hold.quota.headers}
+        return await (_stream if asked.chat.stream else _whole)(desk, pump, watch, headers)
 
 
 async def _body(request: AnyRequest) -> bytes:
@@ -81,19 +82,19 @@ async def _body(request: AnyRequest) -> bytes:
         raise ClientGone from error
 
 
-async def _stream(desk: Desk, asked: Asked, pump: Pump, watch: Watch) -> ASGIResponse:
+async def _stream(desk: Desk, pump: Pump, watch: Watch, headers: dict[str, str]) -> ASGIResponse:
     """Answer 200 when the engine has; or after a while, so that heartbeats can begin."""
     try:
         await watch.wait(pump.started, desk.options.first_event_wait_s)
     except TimeoutError:
         pump.begin()
-    return EventStream(pump, desk.options.heartbeat_interval_s, _headers(asked))
+    return EventStream(pump, desk.options.heartbeat_interval_s, headers)
 
 
-async def _whole(_: Desk, asked: Asked, pump: Pump, watch: Watch) -> ASGIResponse:
+async def _whole(_: Desk, pump: Pump, watch: Watch, headers: dict[str, str]) -> ASGIResponse:
     await watch.wait(pump.started)
     body = await watch.wait(drained(pump.channel))
-    return ASGIResponse(body=body, media_type="application/json", headers=_headers(asked), status_code=200)
+    return ASGIResponse(body=body, media_type="application/json", headers=headers, status_code=200)
 
 
 def _headers(asked: Asked) -> dict[str, str]:
@@ -120,6 +121,7 @@ def _order(desk: Desk, grant: KeyGrant, asked: Asked) -> Order:
         prompt_tokens=len(asked.prompt.token_ids),
         output_tokens_max=asked.max_tokens,
         traffic_class=asked.traffic_class,
+        user_id=asked.chat.user_id,
     )
     return Order(
         terms=terms,

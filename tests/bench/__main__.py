@@ -12,7 +12,7 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench import burst, fairness, first_token, mixed, overhead, start, steps, store
+from tests.bench import admission, burst, fairness, first_token, mixed, overhead, start, steps, store
 from tests.bench.row import Row
 
 
@@ -32,6 +32,7 @@ BENCHES: dict[str, Callable[[], list[Row]]] = {
     "stack": start.measure,
     "first_token": first_token.measure,
     "store": store.main,
+    "admission": admission.measure,
     "overhead": overhead.measure,
     "steps": steps.measure,
     "burst": burst.measure,

@@ -3,8 +3,14 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Unit = Literal["s", "ms", "GiB", "ratio"]
-FORMATS: dict[Unit, str] = {"s": "{:.3f} s", "ms": "{:.3f} ms", "GiB": "{:.2f} GiB", "ratio": "{:.3f}"}
+Unit = Literal["s", "ms", "us", "GiB", "ratio"]
+FORMATS: dict[Unit, str] = {
+    "s": "{:.3f} s",
+    "ms": "{:.3f} ms",
+    "us": "{:.1f} µs",
+    "GiB": "{:.2f} GiB",
+    "ratio": "{:.3f}",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,8 @@ from billing.reports.service import Reports, UsageFilter
 from billing.reports.usage_row import UsageRow
 from billing.settlement.batch import Settlement
 from billing.tenancy.service import Tenancy
-from gateway.admission.admit import Admission, Held
+from gateway.admission.admit import Admission
+from gateway.admission.hold import Held
 from gateway.app import Parts, build
 from gateway.desk import Desk
 from gateway.options import GatewayOptions

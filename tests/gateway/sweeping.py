@@ -10,7 +10,8 @@ from billing.receipts.receipt import Receipt
 from billing.receipts.service import Receipts
 from billing.settlement.batch import Settlement
 from engine.proof.attestation import Attestation
-from gateway.admission.admit import LOST_HOLDS, Admission, Hold
+from gateway.admission.admit import LOST_HOLDS, Admission
+from gateway.admission.hold import Hold
 from gateway.sweep import SweepBooks, Sweeper
 from tests.attested import Signed, decode, prefill
 from tests.gateway.conftest import ROW, House

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from billing.ledger.balance import BalanceVersion
 from billing.money import Femto
 from billing.request_id import instant_of, mint
-from gateway.admission.admit import ADMIT, Admission, Hold, limbs
+from gateway.admission.admit import ADMIT, Admission
+from gateway.admission.hold import Hold, limbs
 from gateway.admission.leases import Leases
-from gateway.refusal import BalanceHeld, BalanceInsufficient, BalanceUnknown
+from gateway.refusal import BalanceHeld, BalanceInsufficient, ProjectionMissing
 from gateway.valkey import Valkey
 from tests.gateway.conftest import until
 
@@ -32,7 +33,7 @@ def balance(amount: int, version: int = 1, tenant: str = TENANT) -> BalanceVersi
 
 
 async def test_an_unknown_balance_is_asked_for_before_anything_is_held(admission: Admission) -> None:
-    with pytest.raises(BalanceUnknown):
+    with pytest.raises(ProjectionMissing):
         await admission.admit(TENANT, Femto(0))
     assert (await admission.held(TENANT)).holds == {}
 
@@ -96,7 +97,7 @@ async def test_a_forgotten_balance_leaves_its_holds(admission: Admission) -> Non
     await admission.project(balance(USD, 4))
     hold = await admission.admit(TENANT, Femto(5))
     await admission.forget(TENANT)
-    with pytest.raises(BalanceUnknown):
+    with pytest.raises(ProjectionMissing):
         await admission.admit(TENANT, Femto(1))
     assert (await admission.held(TENANT)).holds == {str(hold.request_id): 5}
 
@@ -114,7 +115,7 @@ async def test_the_request_id_is_made_of_valkeys_time_as_billing_makes_it(valkey
     await Admission(valkey).project(balance(USD))
     random = bytes.fromhex("ffeeddccbbaa99887766")
     keys = (f"kv:{{{TENANT}}}:balance", f"kv:{{{TENANT}}}:holds", f"kv:{{{TENANT}}}:leases")
-    _, request_id, time_us = await valkey.run(ADMIT, keys, (0, 0, random.hex(), 1000))
+    _, request_id, time_us, *_ = await valkey.run(ADMIT, keys, (0, 0, random.hex(), 1000, 0, 0, 0))
     admitted_at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(time_us))
     assert UUID(request_id) == mint(admitted_at, random)
 

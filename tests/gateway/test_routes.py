@@ -28,6 +28,7 @@ async def test_every_route_but_the_open_ones_asks_for_a_key(house: House) -> Non
 
 
 async def test_every_route_that_reaches_the_engine_passes_admission(house: House) -> None:
+    """maximhq/bifrost#2873: also the less used ones."""
     await house.spend(leaving=0)
     body = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "prompt": "Hi", "input": "Hi"}
     refused = set()

@@ -10,14 +10,18 @@ import pytest
 
 from billing.errors import StoreUnavailable
 from billing.ledger.balance import BalanceVersion
+from billing.ledger.credit import Grant
+from billing.money import Femto
+from billing.reports.service import Reports
 from billing.settlement.batch import Settlement
 from billing.settlement.event import UsageEvent
 from billing.tenancy.api_key import KeyGrant
 from engine.proof.coverage import Attempt
 from gateway.admission.admit import Admission
 from gateway.admission.leases import Leases
+from gateway.admission.rebuild import Projections
 from gateway.instant import ValkeyClock
-from gateway.refusal import ValkeyUnavailable
+from gateway.refusal import BalanceInsufficient, ValkeyUnavailable
 from gateway.settle import Books, Outcome, Proof, Settler, Terms
 from gateway.sweep import SweepReport
 from gateway.telemetry import Telemetry
@@ -59,7 +63,7 @@ def test_what_costs_nothing_has_no_accepted_attempts(status: Any, proof: Any) ->
 class DeafAdmission(Admission):
     """A Valkey that went away once the hold stood."""
 
-    async def release_id(self, tenant_id: str, request_id: UUID, balance: BalanceVersion | None) -> bool:
+    async def release_id(self, *_: object) -> bool:
         raise ValkeyUnavailable("away")
 
 
@@ -71,7 +75,8 @@ class LostSettlement(Settlement):
 
 
 def settler(house: House, admission: Admission, settlement: Settlement) -> Settler:
-    books = Books(house.parts.ledger, settlement, house.desk.prices)
+    projections = Projections(admission, house.parts.ledger, Reports(house.parts.database))
+    books = Books(projections, settlement, house.desk.prices)
     clock = ValkeyClock(house.parts.valkey)
     return Settler(admission, Leases(admission, 10.0), books, clock, Telemetry(), 30.0)
 
@@ -123,6 +128,29 @@ async def test_a_gateway_that_settles_what_a_sweeper_has_settled_changes_nothing
     assert await house.parts.ledger.balance(house.tenant_id) == balance
     assert (await house.held()).balance == balance.total
     assert (await orphan.receipt()).grade == "attested"
+
+
+async def test_what_a_request_costs_beyond_its_hold_is_debt_and_not_clamped_to_zero(house: House) -> None:
+    """pollinations/pollinations#8112: and whoever is in debt is not admitted."""
+    await house.desk.prices.refresh()
+    parts, admission = house.parts, house.admission
+    tenant = await parts.tenancy.create_tenant(f"poor-{house.tenant_id}", at=ROW.effective_from)
+    key = (await parts.tenancy.create_key(tenant.id, "test", ROW.effective_from)).key
+    await parts.ledger.grant(tenant.id, Grant(Femto(1000), "granted", "test", "test"), ROW.effective_from)
+    await admission.project(BalanceVersion(tenant.id, Femto(1000), 1))
+    hold = await admission.admit(tenant.id, Femto(1000))
+    orphan = Orphan(House(parts, house.engine, tenant.id, "", key.id), hold)
+    proof = Proof(prefill(hold.request_id, hit_tokens=4), orphan.prefilled().document)
+    attempts = (Attempt(0, "prefill", "p1", 0, 0), Attempt(1, "decode", "d1", 0, 2))
+    owing = replace(terms(house), grant=KeyGrant(key.id, tenant.id, "USD", None, "test"))
+    billed = await settler(house, admission, parts.settlement).charge(
+        owing, hold, Outcome("completed", proof, attempts, 2, 0, 1.0)
+    )
+    balance = await parts.ledger.balance(tenant.id)
+    assert (balance.total, balance.topped_up) == (1000 - billed.charge.amount,) * 2
+    assert (await admission.held(tenant.id)).balance == balance.total < 0
+    with pytest.raises(BalanceInsufficient):
+        await admission.admit(tenant.id, Femto(0))
 
 
 class Contested(Settlement):

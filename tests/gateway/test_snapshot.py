@@ -77,6 +77,8 @@ async def test_a_grant_older_than_the_bound_is_asked_for_again(
 async def test_a_revocation_that_is_announced_takes_effect_at_once(
     snapshot: KeySnapshot, tenancy: CountingTenancy, valkey: Valkey
 ) -> None:
+    """gpustack/gpustack#6173: everywhere; the bound of 2 s is for those that miss the announcement."""
+
     async def subscribed() -> bool:
         (_, listeners) = await valkey.call("PUBSUB", "NUMSUB", "kv:revoked")
         return int(listeners) > 0

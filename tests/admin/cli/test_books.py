@@ -9,6 +9,7 @@ import pytest
 from admin.settings import Settings
 from admin.stack.state import Layout
 from billing.db.transaction import Database
+from billing.ledger.balance import BalanceVersion
 from billing.money import femto_of
 from billing.tenancy.service import Tenancy
 from gateway.admission.admit import Admission
@@ -36,6 +37,17 @@ def admits(settings: Settings, tenant_id: str, amount: str) -> bool:
         return True
 
     return asyncio.run(ask())
+
+
+def project(settings: Settings, balance: BalanceVersion) -> None:
+    """Make Valkey believe something."""
+
+    async def tell() -> None:
+        valkey = Valkey.connect(settings.valkey_url)
+        await Admission(valkey).project(balance)
+        await valkey.close()
+
+    asyncio.run(tell())
 
 
 def test_a_new_tenant_has_no_credit_and_is_listed(kvitto: Any, name: str) -> None:
@@ -154,6 +166,20 @@ def test_credit_that_has_lapsed_is_not_granted(kvitto: Any, name: str) -> None:
     ran = kvitto("credit", "grant", name, "1", "--expires", "2020-01-01")
     assert ran.status == 2
     assert "has passed" in ran.err
+
+
+def test_admission_is_rebuilt_from_the_books(kvitto: Any, name: str, cli_settings: Settings) -> None:
+    """songquanpeng/one-api#1132: where Valkey and the database disagree, the database wins."""
+    tenant = kvitto("tenant", "create", name, "--json").told
+    kvitto("credit", "grant", name, "5")
+    project(cli_settings, BalanceVersion(tenant["id"], femto_of("1000"), 99))
+    assert admits(cli_settings, tenant["id"], "1000")
+    (row,) = kvitto("admission", "rebuild", name, "--json").told
+    assert (row["tenant_id"], row["balance"], row["currency"]) == (tenant["id"], "5", "USD")
+    assert not admits(cli_settings, tenant["id"], "6")
+    assert name in kvitto("admission", "rebuild").out
+    ran = kvitto("admission", "rebuild", "nobody")
+    assert (ran.status, ran.err.count("\n")) == (1, 1)
 
 
 def test_a_grant_that_valkey_missed_is_completed_by_the_same_key(

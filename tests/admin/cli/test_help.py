@@ -26,7 +26,7 @@ OF_THE_ISSUE = {
     "up", "status", "logs", "restart", "down",
     "tenant create", "tenant list", "key create", "key list", "key revoke",
     "credit grant", "price list", "price show", "usage", "chat", "store stat", "store verify", "store sweep",
-    "store erase", "store retire",
+    "store erase", "store retire", "admission rebuild",
 }  # fmt: skip
 PRINTS_ROWS = OF_THE_ISSUE - {"up", "logs", "restart", "down"}
 
