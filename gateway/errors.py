@@ -89,6 +89,7 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     ),
     refusal.KeyRefused: _no_key,
     refusal.ModelUnknown: _no_model,
+    billing.MovementConflict: lambda e: _invalid(409, str(e), "Idempotency-Key", "idempotency_key_reused"),
     billing.PriceMissing: _no_price,
     # what it cannot pay for
     refusal.BalanceInsufficient: lambda _: _payment(
@@ -121,7 +122,8 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     billing.PriceInvalid: _internal,
     billing.PriceConflict: _internal,
     billing.AmountInvalid: _internal,
-    billing.GrantConflict: _internal,
+    billing.ReasonMissing: _internal,
+    billing.AmountExceeds: _internal,
     billing.TenantMissing: _internal,
     billing.TenantExists: _internal,
     billing.KeyMissing: _internal,

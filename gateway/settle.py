@@ -193,7 +193,7 @@ class Settler:
             return await self._admission.admit(tenant_id, amount)
         except BalanceUnknown:
             balance = await self._books.ledger.balance(tenant_id)
-            await self._admission.project(BalanceVersion(tenant_id, balance.total, balance.version))
+            await self._admission.project(BalanceVersion(tenant_id, balance.spendable, balance.version))
         return await self._admission.admit(tenant_id, amount)
 
     async def _worst_case(self, terms: Terms) -> Femto:
