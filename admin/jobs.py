@@ -17,6 +17,7 @@ from gateway.telemetry import log
 SWEEP_INTERVAL_S: Final = 5.0
 AUDIT_INTERVAL_S: Final = 60.0
 EXPIRE_INTERVAL_S: Final = 10.0
+TOP_UP_INTERVAL_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +30,21 @@ class Job:
 
 
 def jobs_of(sweeper: Sweeper, audit: Audit, ledger: Ledger, admission: Admission) -> tuple[Job, ...]:
-    """All jobs: journals are drained and lost holds swept, receipts graded, ended credit taken back."""
+    """Journals drained, lost holds swept, receipts graded, ended credit taken back, top-ups asked for."""
 
     async def expire() -> None:
         for balance in await ledger.expire(clock.now()):
             await admission.project(balance)
 
+    async def request_top_ups() -> None:
+        for request in await ledger.request_top_ups(clock.now()):
+            log.info("top_up_requested", tenant=request.tenant_id, number=request.number)
+
     return (
         Job("sweep", SWEEP_INTERVAL_S, sweeper.sweep_once),
         Job("audit_receipts", AUDIT_INTERVAL_S, audit.audit_once),
         Job("expire_credit", EXPIRE_INTERVAL_S, expire),
+        Job("request_top_ups", TOP_UP_INTERVAL_S, request_top_ups),
     )
 
 
