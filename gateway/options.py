@@ -19,6 +19,7 @@ class GatewayOptions:
         keys_max: grants kept in process.
         price_refresh_interval_s: pause between two readings of the price book.
         drain_s: how long a stopping process lets running requests finish.
+        answer_bytes_max: longer answers are not kept for a client that asks again.
         retry_after_s: what a 503 or a held balance tells the client to wait, at most 60.
     """
 
@@ -33,6 +34,7 @@ class GatewayOptions:
     keys_max: int = 10_000
     price_refresh_interval_s: float = 2.0
     drain_s: float = 20.0
+    answer_bytes_max: int = 2**20
     retry_after_s: int = 5
 
     def __post_init__(self) -> None:

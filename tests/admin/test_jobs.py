@@ -36,7 +36,7 @@ def all_jobs(
     books = SweepBooks(tenancy, Prices(database), ledger, settlement, receipts)
     sweeper = Sweeper(valkey, books, journals or ScriptedJournals(), grace_s=0.0)
     audit = Audit(valkey, receipts, SweepTelemetry())
-    return jobs_of(sweeper, audit, ledger, Admission(valkey))
+    return jobs_of(sweeper, audit, ledger, settlement, Admission(valkey))
 
 
 async def test_ended_credit_is_taken_back_and_the_next_admission_knows(

@@ -1,5 +1,6 @@
 """All tables. Money is NUMERIC(38,0) femto-units; instants are TIMESTAMPTZ; the ledger only grows."""
 
+from billing.db.tables.idempotency import idempotency_record
 from billing.db.tables.ledger import balance, credit_lot, ledger_entry, ledger_transaction
 from billing.db.tables.pricing import price_row, price_window
 from billing.db.tables.receipts import attestation
@@ -14,6 +15,7 @@ __all__ = [
     "auto_top_up",
     "balance",
     "credit_lot",
+    "idempotency_record",
     "ledger_entry",
     "ledger_transaction",
     "metadata",
