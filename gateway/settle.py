@@ -211,7 +211,7 @@ class Settler:
     async def disown(self, terms: Terms, ask: Ask, request_id: UUID) -> bool:
         """Record that a request that died answering a key costs nothing.
 
-        The sweeper finds it settled, and lets its hold go. False if it has been charged already: then its answer
+        The sweeper finds it settled, and lets its hold go. False if it has been charged: then its answer
         is recorded as lost.
         """
         dead = Hold(request_id, terms.grant.tenant_id, ZERO, instant_of(request_id))
