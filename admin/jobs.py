@@ -8,6 +8,7 @@ from typing import Final
 from admin import clock
 from billing.errors import StoreUnavailable
 from billing.ledger.service import Ledger
+from billing.settlement.batch import Settlement
 from gateway.admission.admit import Admission
 from gateway.audit import Audit
 from gateway.refusal import ValkeyUnavailable
@@ -17,6 +18,8 @@ from gateway.telemetry import log
 SWEEP_INTERVAL_S: Final = 5.0
 AUDIT_INTERVAL_S: Final = 60.0
 EXPIRE_INTERVAL_S: Final = 10.0
+TOP_UP_INTERVAL_S: Final = 10.0
+FORGET_INTERVAL_S: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +31,28 @@ class Job:
     work: Callable[[], Awaitable[object]]
 
 
-def jobs_of(sweeper: Sweeper, audit: Audit, ledger: Ledger, admission: Admission) -> tuple[Job, ...]:
-    """All jobs: journals are drained and lost holds swept, receipts graded, ended credit taken back."""
+def jobs_of(
+    sweeper: Sweeper, audit: Audit, ledger: Ledger, settlement: Settlement, admission: Admission
+) -> tuple[Job, ...]:
+    """Journals drained, lost holds swept, receipts graded, ended credit taken back, top-ups asked for."""
 
     async def expire() -> None:
         for balance in await ledger.expire(clock.now()):
             await admission.project(balance)
 
+    async def request_top_ups() -> None:
+        for request in await ledger.request_top_ups(clock.now()):
+            log.info("top_up_requested", tenant=request.tenant_id, number=request.number)
+
+    async def forget_answers() -> None:
+        await settlement.forget_answers(clock.now())
+
     return (
         Job("sweep", SWEEP_INTERVAL_S, sweeper.sweep_once),
         Job("audit_receipts", AUDIT_INTERVAL_S, audit.audit_once),
         Job("expire_credit", EXPIRE_INTERVAL_S, expire),
+        Job("request_top_ups", TOP_UP_INTERVAL_S, request_top_ups),
+        Job("forget_answers", FORGET_INTERVAL_S, forget_answers),
     )
 
 

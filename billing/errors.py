@@ -6,7 +6,9 @@ BillingError
 ├── PriceInvalid        a price book says something that is no price
 ├── PriceConflict       a published price row cannot be changed, nor be put in force unseen
 ├── AmountInvalid       a text or number is no amount of money that can be granted
-├── GrantConflict       an idempotency key already names another grant
+├── ReasonMissing       money was to be moved without a reason or an actor
+├── AmountExceeds       more than there is: paid credit to refund, debt to write off
+├── MovementConflict    an idempotency key already names another movement of money
 ├── TenantMissing       no tenant has this name or id
 ├── TenantExists        the name is taken
 ├── KeyMissing          no API key has this id
@@ -79,14 +81,34 @@ class AmountInvalid(BillingError):
 
 
 @dataclass(eq=False)
-class GrantConflict(BillingError):
-    """An idempotency key already names another grant of this tenant."""
+class ReasonMissing(BillingError):
+    """Money was to be moved without a reason or an actor."""
+
+    def __str__(self) -> str:
+        return "every movement of money names its reason and its actor"
+
+
+@dataclass(eq=False)
+class AmountExceeds(BillingError):
+    """More than there is; ``of`` names what there is not enough of, amounts are decimals."""
+
+    amount: str
+    of: str
+    at_most: str
+
+    def __str__(self) -> str:
+        return f"{self.amount} is more than the {self.of}, which is {self.at_most}"
+
+
+@dataclass(eq=False)
+class MovementConflict(BillingError):
+    """An idempotency key already names another movement of this tenant's money."""
 
     tenant_id: str
     idempotency_key: str
 
     def __str__(self) -> str:
-        return f"idempotency key {self.idempotency_key!r} already names another grant"
+        return f"idempotency key {self.idempotency_key!r} already names another movement of money"
 
 
 @dataclass(eq=False)

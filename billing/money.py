@@ -11,6 +11,8 @@ from billing.errors import AmountInvalid, PriceInvalid
 
 Femto = NewType("Femto", int)
 
+ZERO: Final = Femto(0)
+
 FEMTO_DECIMALS: Final = 15
 FEMTO_PER_UNIT: Final = 10**FEMTO_DECIMALS
 FEMTO_PER_CENT: Final = 10**13

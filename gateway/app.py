@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from litestar import Litestar, Response
 from litestar.exceptions import HTTPException
@@ -23,21 +23,27 @@ from gateway.admission.share import AdmissionByShare
 from gateway.desk import AnyRequest, Desk
 from gateway.errors import Answer, answer_of
 from gateway.instant import ValkeyClock
+from gateway.kept import Kept
 from gateway.models import Catalog, ServedModel
 from gateway.options import GatewayOptions
 from gateway.pump import PumpLimits, Pumps
 from gateway.refusal import BodyTooLarge
+from gateway.retries import Retries
 from gateway.routes import balance, chat, health, models
 from gateway.settle import Books, Settler
 from gateway.snapshot import KeySnapshot, PriceSnapshot
 from gateway.telemetry import EngineCollector, Telemetry, log
 from gateway.valkey import Valkey
+from gateway.vault import Vault
 from recipe.registry import Recipe
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a gateway is made of; the application opens and closes them."""
+    """What a gateway is made of; the application opens and closes them.
+
+    ``answer_secret`` is the deployment's: answers kept for retries are encrypted under keys derived from it.
+    """
 
     options: GatewayOptions
     database: Database
@@ -48,6 +54,7 @@ class Parts:
     valkey: Valkey
     engine: Engine
     recipe: Recipe
+    answer_secret: bytes = field(repr=False)
 
 
 def build(parts: Parts) -> Litestar:
@@ -66,6 +73,8 @@ def build(parts: Parts) -> Litestar:
     projections = Projections(admission, parts.ledger, Reports(parts.database))
     books = Books(projections, parts.settlement, prices)
     settler = Settler(admission, leases, books, clock, telemetry, options.request_deadline_s)
+    pumps = Pumps(settler, telemetry, PumpLimits(options.request_deadline_s, options.channel_frames_max))
+    kept = Kept(parts.valkey, Vault(parts.answer_secret), lease_s=options.lease_s)
     desk = Desk(
         options=options,
         keys=keys,
@@ -73,7 +82,8 @@ def build(parts: Parts) -> Litestar:
         catalog=Catalog((ServedModel(parts.recipe.served_name, parts.recipe, parts.engine),)),
         ledger=parts.ledger,
         valkey=parts.valkey,
-        pumps=Pumps(settler, telemetry, PumpLimits(options.request_deadline_s, options.channel_frames_max)),
+        pumps=pumps,
+        retries=Retries(pumps, settler, kept, telemetry, options),
         telemetry=telemetry,
     )
     app = Litestar(
@@ -121,7 +131,7 @@ def _lifespan(
             stack.push_async_callback(parts.settlement.close)
             await parts.engine.open()
             stack.push_async_callback(parts.engine.close)
-            for task in (leases, desk.keys, desk.prices):
+            for task in (leases, desk.keys, desk.prices, desk.retries):
                 task.start()
                 stack.push_async_callback(task.close)
             stack.push_async_callback(desk.pumps.drain, desk.options.drain_s)

@@ -1,6 +1,7 @@
 """The bounded channel between a pump, which owns the request, and the response, which only drains it."""
 
 import asyncio
+import sys
 from collections import deque
 
 from gateway.refusal import ClientGone
@@ -22,6 +23,8 @@ class Channel:
         self._writable = asyncio.Event()
         self._writable.set()
         self.gone = asyncio.Event()
+        self.over = asyncio.Event()  # nobody will read on
+        self.delivered = False  # everything was read, and more was asked for
 
     async def send(self, frame: bytes) -> None:
         """Append one frame.
@@ -60,6 +63,7 @@ class Channel:
         """Nobody reads any more. Idempotent; a no-op for a channel that is closed and drained."""
         self._frames.clear()
         self.gone.set()
+        self.over.set()
         self._writable.set()
 
     async def receive(self, timeout_s: float) -> bytes | None:
@@ -75,4 +79,40 @@ class Channel:
         self._writable.set()
         if not self._closed:
             self._readable.clear()
-        return frames or (None if self._closed else b"")
+        if frames or not self._closed:
+            return frames
+        self.delivered = True
+        self.over.set()
+        return None
+
+
+class KeptChannel(Channel):
+    """A channel that keeps what is sent through it, read or not.
+
+    Args:
+        frames_max: as of any channel; None: the writer waits for no reader, and goes on when it leaves.
+        bytes_max: an answer longer than this is not kept.
+    """
+
+    def __init__(self, frames_max: int | None, bytes_max: int) -> None:
+        super().__init__(sys.maxsize if frames_max is None else frames_max)
+        self._outlives_reader = frames_max is None
+        self._bytes_max = bytes_max
+        self.kept: bytearray | None = bytearray()
+
+    def append(self, frame: bytes) -> None:
+        """Keep the frame, and pass it on while somebody reads."""
+        if self.kept is not None:
+            self.kept += frame
+            if len(self.kept) > self._bytes_max:
+                self.kept = None
+        if not self.over.is_set():
+            super().append(frame)
+
+    def leave(self) -> None:
+        """Nobody reads any more; the writer learns of it unless it outlives its reader."""
+        if self._outlives_reader:
+            self._frames.clear()
+            self.over.set()
+        else:
+            super().leave()

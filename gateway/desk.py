@@ -10,6 +10,7 @@ from billing.tenancy.api_key import KeyGrant
 from gateway.models import Catalog
 from gateway.options import GatewayOptions
 from gateway.pump import Pumps
+from gateway.retries import Retries
 from gateway.snapshot import KeySnapshot, PriceSnapshot
 from gateway.telemetry import Telemetry
 from gateway.valkey import Valkey
@@ -28,6 +29,7 @@ class Desk:
     ledger: Ledger
     valkey: Valkey
     pumps: Pumps
+    retries: Retries
     telemetry: Telemetry
 
 

@@ -80,6 +80,10 @@ def _limit(error: refusal.LimitReached) -> Answer:
     return Answer(429, code, f"limit reached: {error}", code, param, error.retry_after_s, headers)
 
 
+def _idempotency(code: str, message: str) -> Answer:
+    return _invalid(409, message, "Idempotency-Key", code)
+
+
 def _no_price(error: billing.PriceMissing) -> Answer:
     return _invalid(
         404, f"the model {error.model!r} is not offered in {error.currency}", "model", "model_not_found"
@@ -112,7 +116,19 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     ),
     refusal.KeyRefused: _no_key,
     refusal.ModelUnknown: _no_model,
+    billing.MovementConflict: lambda e: _idempotency("idempotency_key_reused", str(e)),
     billing.PriceMissing: _no_price,
+    refusal.IdempotencyKeyReused: lambda _: _idempotency(
+        "idempotency_key_reused", "this idempotency key was used with another path or body"
+    ),
+    refusal.IdempotencyResultLost: lambda e: _idempotency(
+        "idempotency_result_lost",
+        f"this idempotency key was answered, and charged once, but its answer cannot be given again:"
+        f" {e.reason}; another key asks anew",
+    ),
+    refusal.AnsweredMeanwhile: lambda _: _idempotency(
+        "idempotency_key_in_use", "another request has answered this idempotency key; this one costs nothing"
+    ),
     # what it cannot pay for
     refusal.BalanceInsufficient: lambda _: _payment(
         "insufficient_balance",
@@ -136,6 +152,14 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     engine.WorkerAnswerInvalid: _unavailable("a worker gave an invalid answer"),
     engine.GenerationCancelled: _unavailable("the generation was stopped"),
     refusal.ChargeUnknown: _charge_unknown,
+    refusal.OriginalFailed: lambda _: Answer(
+        503,
+        "service_unavailable",
+        "the request that was answering this idempotency key has failed; try again",
+        "service_unavailable",
+        None,
+        1,
+    ),
     refusal.Draining: _unavailable("this server is stopping", 1),
     refusal.DeadlinePassed: _unavailable("the request took too long"),
     refusal.ReaderStalled: lambda _: _invalid(408, "the answer was not read in time", None, "reader_stalled"),
@@ -147,7 +171,8 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     billing.PriceInvalid: _internal,
     billing.PriceConflict: _internal,
     billing.AmountInvalid: _internal,
-    billing.GrantConflict: _internal,
+    billing.ReasonMissing: _internal,
+    billing.AmountExceeds: _internal,
     billing.TenantMissing: _internal,
     billing.TenantExists: _internal,
     billing.KeyMissing: _internal,

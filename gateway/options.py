@@ -23,6 +23,7 @@ class GatewayOptions:
         valkey_lost: while Valkey is away, refuse with 503, or admit this replica's share of the limits,
             without any hold (`gateway.admission.share` says what that risks).
         replicas: how many gateway processes share the limits then.
+        answer_bytes_max: longer answers are not kept for a client that asks again.
         retry_after_s: what a 503 or a held balance tells the client to wait, at most 60.
     """
 
@@ -39,6 +40,7 @@ class GatewayOptions:
     drain_s: float = 20.0
     valkey_lost: Literal["refuse", "share"] = "refuse"
     replicas: int = 1
+    answer_bytes_max: int = 2**20
     retry_after_s: int = 5
 
     def __post_init__(self) -> None:

@@ -12,13 +12,13 @@ supervised task; who leaves or stops only tells it so, and it ends in exactly on
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 from billing.settlement.event import Status
 from engine.api import Engine, EngineError, EngineFailed, GenerateRequest, Generation
 from gateway.admission.hold import Hold
 from gateway.channel import Channel
-from gateway.refusal import ClientGone, DeadlinePassed, Draining, GatewayError, ReaderStalled
+from gateway.refusal import ChargeUnknown, ClientGone, DeadlinePassed, Draining, GatewayError, ReaderStalled
 from gateway.settle import Billed, Outcome, Proof, Settler, Terms
 from gateway.telemetry import Telemetry, log
 from recipe.events import Event
@@ -40,6 +40,24 @@ class Writer(Protocol):
         """Write a failure after the answer has begun."""
 
 
+# How a request ended for who keeps its answer; unknown: it may or may not be charged.
+End = Literal["completed", "failed", "unknown"]
+
+
+class Keeper(Protocol):
+    """Keeps an answer in case it is asked for again (`gateway.retries`). Its methods never raise."""
+
+    @property
+    def channel(self) -> Channel:
+        """Where the answer goes."""
+
+    async def admitted(self, hold: Hold) -> None:
+        """Learn what is charged for the answer, before there is any."""
+
+    async def ended(self, end: End) -> None:
+        """Learn that no frame follows."""
+
+
 @dataclass(frozen=True, slots=True)
 class Order:
     """All a pump needs of one request, ready to be admitted. Makers are called once the hold stands."""
@@ -49,6 +67,7 @@ class Order:
     parser: OutputParser
     generate: Callable[[Hold], GenerateRequest]
     writer: Callable[[Hold], Writer]
+    keeper: Keeper | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +83,8 @@ class Pump:
 
     def __init__(self, order: Order, settler: Settler, telemetry: Telemetry, limits: PumpLimits) -> None:
         loop = asyncio.get_running_loop()
-        self.channel = Channel(limits.channel_frames_max)
+        keeper = order.keeper
+        self.channel = Channel(limits.channel_frames_max) if keeper is None else keeper.channel
         self.admitted: asyncio.Future[Hold] = loop.create_future()
         self.started: asyncio.Future[None] = loop.create_future()
         self._order = order
@@ -89,24 +109,35 @@ class Pump:
 
     async def run(self) -> None:
         """Carry the request to its end. Never raises: whatever happens reaches the response."""
+        end: End = "failed"
+        try:
+            end = await self._carry()
+        finally:
+            if self._order.keeper is not None:
+                await self._order.keeper.ended(end)
+
+    async def _carry(self) -> End:
         try:
             hold = await self._settler.hold(self._order.terms)
         except Exception as error:
             _fail(self.admitted, error)
             self.channel.close()
-            return
+            return "failed"
         held_at_s = _now_s()
         try:
+            if self._order.keeper is not None:
+                await self._order.keeper.admitted(hold)
             self.admitted.set_result(hold)
-            await self._serve(hold, held_at_s)
+            return await self._serve(hold, held_at_s)
         except Exception as error:
             self._report(error)
+            return "unknown" if isinstance(error, ChargeUnknown) else "failed"
         finally:
             self.channel.close()
             if self._stopping is not None:
                 await self._stopping
 
-    async def _serve(self, hold: Hold, held_at_s: float) -> None:
+    async def _serve(self, hold: Hold, held_at_s: float) -> End:
         failure: Exception | None = None
         last: Sequence[Event] = ()
         try:
@@ -126,8 +157,10 @@ class Pump:
             billed = await self._settler.charge(self._order.terms, hold, outcome)
             if failure is None:
                 self._emit(self._written.finish(last, billed))
-        if failure is not None:
-            self._report(failure)
+        if failure is None:
+            return "completed"
+        self._report(failure)
+        return "failed"
 
     def _outcome(self, status: Status, elapsed_s: float) -> Outcome:
         attempts = () if self._generation is None else self._generation.attempts

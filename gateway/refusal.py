@@ -12,6 +12,10 @@ GatewayError
 ├── ProjectionMissing   Valkey does not know a balance, budget or day's use: project it and ask again
 ├── ValkeyUnavailable   Valkey did not answer: nobody is admitted
 ├── ChargeUnknown       the request was served, but whether its charge is in the books is not known yet
+├── IdempotencyKeyReused   the idempotency key belongs to another body
+├── IdempotencyResultLost  the idempotency key has been answered, and the answer is not kept
+├── AnsweredMeanwhile   another request answered the same idempotency key first; this one costs nothing
+├── OriginalFailed      the request that was to answer the idempotency key has not
 ├── Draining            this process is stopping
 ├── ClientGone          nobody is left to be answered
 ├── DeadlinePassed      the engine was not done in the time the hold covers
@@ -131,6 +135,26 @@ class ValkeyUnavailable(GatewayError):
 
 class ChargeUnknown(GatewayError):
     """The database did not take the charge; the sweeper asks it again, and charges what workers attest."""
+
+
+class IdempotencyKeyReused(GatewayError):
+    """The idempotency key came with another path or body before."""
+
+
+class IdempotencyResultLost(GatewayError):
+    """The idempotency key has been answered, and charged once; ``reason`` says why the answer is not here."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class AnsweredMeanwhile(GatewayError):
+    """Another request answered the same idempotency key first. It alone is charged."""
+
+
+class OriginalFailed(GatewayError):
+    """The request that this one waited for has ended without an answer; asking again starts anew."""
 
 
 class Draining(GatewayError):

@@ -12,13 +12,16 @@ import asyncio
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
+from uuid import UUID
 
-from billing.errors import BillingError
+from billing.errors import BillingError, StoreRefused
 from billing.ledger.balance import BalanceVersion
-from billing.money import Femto
+from billing.money import ZERO, Femto
 from billing.pricing.rating import Charge, WorstCase, rate, rating_instant, worst_case
+from billing.request_id import instant_of
 from billing.settlement.batch import Settlement
 from billing.settlement.event import Status, UsageEvent
+from billing.settlement.idempotency import ANSWERED, IdempotencyRecord
 from billing.tenancy.api_key import KeyGrant
 from billing.usage import TokenUsage
 from engine.proof.attestation import PrefillAttestation
@@ -29,7 +32,14 @@ from gateway.admission.leases import Leases
 from gateway.admission.limits import Demand, counted
 from gateway.admission.rebuild import Projections
 from gateway.instant import ValkeyClock
-from gateway.refusal import ChargeUnknown, LimitReached, ProjectionMissing, ValkeyUnavailable
+from gateway.kept import Ask
+from gateway.refusal import (
+    AnsweredMeanwhile,
+    ChargeUnknown,
+    LimitReached,
+    ProjectionMissing,
+    ValkeyUnavailable,
+)
 from gateway.snapshot import PriceSnapshot
 from gateway.telemetry import Telemetry, log
 
@@ -48,6 +58,7 @@ class Terms:
     prompt_tokens: int
     output_tokens_max: int
     traffic_class: str
+    answers: Ask | None = None
     user_id: str = ""
 
     @property
@@ -94,6 +105,9 @@ class Outcome:
             for attempt in self.attempts
             if attempt.output_from < end or attempt.stage != "decode"
         )
+
+
+NOTHING: Final = Outcome("failed", None, (), 0, 0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +207,7 @@ class Settler:
         """Rate, commit durably, then release the hold. Returns only when the charge is durable.
 
         Raises:
+            AnsweredMeanwhile: another request has answered its idempotency key; this one is charged nothing.
             ChargeUnknown: not committed as far as we know; the hold is left to the sweeper, which asks.
             BillingError: the same of a request that costs nothing; its hold is let go.
         """
@@ -201,6 +216,9 @@ class Settler:
             event = self._event(terms, hold, outcome)
             balance = await self._books.settlement.settle(event)
         except BaseException as error:
+            if isinstance(error, StoreRefused) and error.constraint == ANSWERED:
+                await self.charge(terms, hold, replace(outcome, status="failed"))
+                raise AnsweredMeanwhile from error
             if billable:
                 self._leave_to_sweeper(hold)
             else:
@@ -221,6 +239,27 @@ class Settler:
                 await self._books.settlement.settle(self._event(terms, hold, outcome))
             except BillingError as error:
                 log.warning("void_not_recorded", request_id=str(hold.request_id), reason=str(error))
+
+    async def answered(self, ask: Ask) -> IdempotencyRecord | None:
+        """Which request has answered this idempotency key.
+
+        Raises:
+            ValkeyUnavailable, StoreUnavailable: nobody can tell; likewise below.
+        """
+        return await self._books.settlement.answered(ask.tenant_id, ask.name, await self._clock.now())
+
+    async def disown(self, terms: Terms, ask: Ask, request_id: UUID) -> bool:
+        """Record that a request that died answering a key costs nothing.
+
+        The sweeper finds it settled, and lets its hold go. False if it has been charged: then its answer
+        is recorded as lost.
+        """
+        dead = Hold(request_id, terms.grant.tenant_id, ZERO, instant_of(request_id))
+        await self._books.settlement.settle(self._event(terms, dead, NOTHING))
+        if not await self._books.settlement.charged(request_id):
+            return True
+        await self._books.settlement.record_lost(replace(_answer(ask, dead), status="lost"))
+        return False
 
     async def _admit(self, terms: Terms, amount: Femto) -> Hold:
         tenant_id, demand = terms.grant.tenant_id, terms.demand
@@ -248,7 +287,7 @@ class Settler:
         rated_at = rating_instant(
             book.row(terms.model, currency, hold.admitted_at), hold.admitted_at, completed_at
         )
-        usage = outcome.usage
+        usage, ask = outcome.usage, terms.answers
         return UsageEvent(
             request_id=hold.request_id,
             tenant_id=hold.tenant_id,
@@ -263,6 +302,7 @@ class Settler:
             traffic_class=terms.traffic_class,
             attempts=outcome.accepted,
             attestations=() if outcome.proof is None else (outcome.proof,),
+            answers=None if ask is None or outcome.status != "completed" else _answer(ask, hold),
         )
 
     async def _release(self, hold: Hold, balance: BalanceVersion | None, spent: Spent | None) -> bool:
@@ -290,3 +330,7 @@ class Settler:
         self._telemetry.request_s.observe(outcome.elapsed_s)
         for bucket in ("cache_hit", "cache_owed", "cache_write", "cache_miss", "output"):
             self._telemetry.tokens.labels(bucket).inc(getattr(usage, bucket))
+
+
+def _answer(ask: Ask, hold: Hold) -> IdempotencyRecord:
+    return IdempotencyRecord(ask.tenant_id, ask.name, ask.body, hold.request_id, hold.admitted_at)

@@ -159,7 +159,7 @@ class Sweeper:
         if not request_ids:
             return 0
         balance = await self._books.ledger.balance(tenant_id)
-        version = BalanceVersion(tenant_id, balance.total, balance.version)
+        version = BalanceVersion(tenant_id, balance.spendable, balance.version)
         return sum([await self._admission.release_id(tenant_id, id_, version) for id_ in request_ids])
 
     async def _settle(self, tenant_id: str, receipt: Receipt) -> SweepReport:

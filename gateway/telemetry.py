@@ -121,6 +121,16 @@ class Telemetry:
             "kvitto_holds_left_to_sweeper", "Holds this process could not release.", registry=self.registry
         )
 
+        self.retries = Counter(
+            "kvitto_retries", "Requests answered by another one.", ("outcome",), registry=self.registry
+        )
+        self.answers_kept = Counter(
+            "kvitto_answers_kept",
+            "Answers that may be asked for again.",
+            ("outcome",),
+            registry=self.registry,
+        )
+
     def render(self) -> bytes:
         """Write all metrics in Prometheus' text format."""
         return generate_latest(self.registry)

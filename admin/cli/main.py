@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from admin.cli import admission, chat, credit, key, price, stack, store, tenant, usage
+from admin.cli import admission, balance, chat, credit, key, price, stack, store, tenant, usage
 from admin.cli.errors import explain
 from admin.cli.options import DATA_DIR_HELP, PANEL_BOOKS, PANEL_STACK, PANEL_TRY
 
@@ -56,6 +56,7 @@ app.command("restart", rich_help_panel=PANEL_STACK)(stack.restart)
 app.command("down", rich_help_panel=PANEL_STACK)(stack.down)
 app.command("chat", rich_help_panel=PANEL_TRY)(chat.chat)
 app.command("usage", rich_help_panel=PANEL_TRY)(usage.usage)
+app.command("balance", rich_help_panel=PANEL_BOOKS)(balance.balance)
 app.add_typer(store.app, name="store", rich_help_panel=PANEL_STACK)
 app.add_typer(tenant.app, name="tenant", rich_help_panel=PANEL_BOOKS)
 app.add_typer(key.app, name="key", rich_help_panel=PANEL_BOOKS)

@@ -68,7 +68,7 @@ def list_(data_dir: DataDir = None, as_json: Json = False) -> None:
                         "id": tenant.id,
                         "name": tenant.name,
                         "currency": tenant.currency,
-                        "balance": decimal_of(balance.total),
+                        "balance": decimal_of(balance.spendable),
                         "granted": decimal_of(balance.granted),
                         "topped_up": decimal_of(balance.topped_up),
                         "created_at": tenant.created_at,

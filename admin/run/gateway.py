@@ -45,6 +45,7 @@ def app_of(known: Settings) -> Litestar:
             valkey=valkey,
             engine=Engine(engine_options(known, shared=valkey)),
             recipe=registry.load(known.model_dir, known.served_name),
+            answer_secret=known.key_pepper,
         )
     )
 

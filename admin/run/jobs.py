@@ -48,7 +48,7 @@ async def run(known: Settings) -> None:
         books = SweepBooks(tenancy, Prices(database), ledger, settlement, receipts)
         sweeper = Sweeper(valkey, books, journals, telemetry)
         audit = Audit(valkey, receipts, telemetry)
-        await keep_running(jobs_of(sweeper, audit, ledger, Admission(valkey)), stop)
+        await keep_running(jobs_of(sweeper, audit, ledger, settlement, Admission(valkey)), stop)
 
 
 def main() -> int:

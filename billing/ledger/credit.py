@@ -1,22 +1,45 @@
-"""Credit: granted or paid for, in lots that are drawn on in one order."""
+"""Movements of money that people make: credit given, paid back, forgiven, corrected.
+
+Each says why and who, moves more than nothing, and happens once for its ``idempotency_key``. Of two movements
+with one key, ``effect`` says whether they are the same: who asks again may word it otherwise.
+"""
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import ClassVar, Final, Literal
 from uuid import UUID
 
-from billing.errors import AmountInvalid
-from billing.ledger.entries import CREDIT_ACCOUNTS, Account, CreditAccount
+from billing.errors import AmountInvalid, ReasonMissing
+from billing.ledger.balance import BalanceVersion
+from billing.ledger.entries import CREDIT_ACCOUNTS, SOURCE_OF, Account, CreditAccount, Kind
 from billing.money import Femto, decimal_of
+
+PRIORITY_FIRST: Final = 1
+PRIORITY_DEFAULT: Final = 50
+PRIORITY_LAST: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What a movement does, as the ledger keeps it: the entry on our side, and how its lot is used."""
+
+    kind: Kind
+    account: Account
+    amount: Femto
+    expires_at: datetime | None = None
+    priority: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Credit to give a tenant. With an ``idempotency_key`` it is given once, however often it is asked for.
+    """Credit for a tenant: granted, or topped up, which is paid for. A lower ``priority`` is spent first.
 
     Raises:
         AmountInvalid: not more than zero.
+        ReasonMissing: no reason or no actor; likewise below.
     """
+
+    transaction_kind: ClassVar[Kind] = "credit"
 
     amount: Femto
     kind: Literal["granted", "topped_up"]
@@ -24,41 +47,101 @@ class Grant:
     actor: str
     expires_at: datetime | None = None
     idempotency_key: str | None = None
+    priority: int = PRIORITY_DEFAULT
 
     def __post_init__(self) -> None:
-        if self.amount <= 0:
-            raise AmountInvalid(decimal_of(self.amount))
+        _check(self)
+        assert PRIORITY_FIRST <= self.priority <= PRIORITY_LAST, f"priority {self.priority}"
 
     @property
     def account(self) -> CreditAccount:
         """Where it is credited."""
         return CREDIT_ACCOUNTS[self.kind]
 
+    @property
+    def effect(self) -> Effect:
+        """See `Effect`."""
+        source = SOURCE_OF[self.account]
+        return Effect("credit", source, Femto(-self.amount), self.expires_at, self.priority)
+
 
 @dataclass(frozen=True, slots=True)
-class Lot:
-    """What remains of one credit, its id the crediting transaction's."""
+class Refund:
+    """Paid credit paid back, at most what remains of it, or of the lot ``lot_id`` where that is named."""
 
-    id: UUID
-    account: CreditAccount
+    transaction_kind: ClassVar[Kind] = "refund"
+
     amount: Femto
-    remaining: Femto
-    created_at: datetime
-    expires_at: datetime | None
+    reason: str
+    actor: str
+    lot_id: UUID | None = None
+    idempotency_key: str | None = None
 
     def __post_init__(self) -> None:
-        assert 0 <= self.remaining <= self.amount, f"lot {self.id} holds {self.remaining} of {self.amount}"
+        _check(self)
 
-    def __lt__(self, other: "Lot") -> bool:
-        """Order of use: granted before topped up, sooner expiry first, then older first."""
-        return self._order() < other._order()
+    @property
+    def effect(self) -> Effect:
+        """See `Effect`."""
+        return Effect("refund", Account.CASH, self.amount)
 
-    def _order(self) -> tuple[bool, bool, datetime, datetime, UUID]:
-        never = self.expires_at is None
-        return (
-            self.account is Account.TOPPED_UP,
-            never,
-            self.expires_at or self.created_at,
-            self.created_at,
-            self.id,
-        )
+
+@dataclass(frozen=True, slots=True)
+class WriteOff:
+    """What a tenant owes, debt before receivable, forgiven: at most all of it."""
+
+    transaction_kind: ClassVar[Kind] = "write_off"
+
+    amount: Femto
+    reason: str
+    actor: str
+    idempotency_key: str | None = None
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @property
+    def effect(self) -> Effect:
+        """See `Effect`."""
+        return Effect("write_off", Account.BAD_DEBT, Femto(-self.amount))
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """What was charged too much, given back as if paid for; or charged too little, drawn as a charge is."""
+
+    transaction_kind: ClassVar[Kind] = "correction"
+
+    amount: Femto
+    favours: Literal["tenant", "house"]
+    reason: str
+    actor: str
+    idempotency_key: str | None = None
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @property
+    def effect(self) -> Effect:
+        """See `Effect`."""
+        if self.favours == "house":
+            return Effect("correction", Account.REVENUE, self.amount)
+        return Effect("correction", Account.REVENUE, Femto(-self.amount), None, PRIORITY_DEFAULT)
+
+
+Movement = Grant | Refund | WriteOff | Correction
+
+
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """A movement in the ledger: the transaction that made it, and what can be spent since."""
+
+    transaction_id: UUID
+    balance: BalanceVersion
+
+
+def _check(movement: Movement) -> None:
+    if movement.amount <= 0:
+        raise AmountInvalid(decimal_of(movement.amount))
+    if not (movement.reason.strip() and movement.actor.strip()):
+        raise ReasonMissing

@@ -1,11 +1,20 @@
 """Double entry: a transaction is a set of entries that sum to zero.
 
-    credit granted      granted    +a      promotion  -a
-    credit topped up    topped_up  +a      cash       -a
-    charge              granted, topped_up  -c      revenue    +c
-    credit expired      granted, topped_up  -r      promotion, cash  +r
+    kind        what happened                granted  topped_up  receivable   faced by
+    credit      granted                        +a        .           .        promotion  -a
+                paid for                       .         +a          .        cash       -a
+    charge      used, prepaid: out of credit   -c        -c          .        revenue    +c
+                used, postpaid                 .         .           -c       revenue    +c
+    expiry      ended credit taken back        -r        -r          .        promotion, breakage  +r
+    refund      paid credit paid back          .         -a          .        cash       +a
+    write_off   what is owed forgiven          .         +a          +a       bad_debt   -a
+    correction  in the tenant's favour         .         +a          +a       revenue    -a
+                in the house's                 as a charge                    revenue    +a
 
-``granted`` and ``topped_up`` are what we owe the tenant; ``topped_up`` below zero is what the tenant owes us.
+The first three accounts are the tenant's, the others ours. ``granted`` and ``topped_up`` are what we owe the
+tenant; ``topped_up`` below zero is what the tenant owes us (debt), and so is ``receivable``, until invoiced.
+What comes in pays first what is owed: any credit pays debt, and what a postpaid tenant pays in also pays its
+receivable; only the rest opens a lot.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,23 +29,42 @@ from billing.money import Femto
 
 
 class Account(StrEnum):
-    """The tenant's two credit accounts, and ours that face them. Each is kept per tenant."""
+    """The tenant's accounts, and ours that face them. Each is kept per tenant."""
 
     GRANTED = "granted"
     TOPPED_UP = "topped_up"
+    RECEIVABLE = "receivable"
     REVENUE = "revenue"
     PROMOTION = "promotion"
     CASH = "cash"
+    BREAKAGE = "breakage"
+    BAD_DEBT = "bad_debt"
 
 
+Kind = Literal["charge", "credit", "expiry", "refund", "write_off", "correction"]
 CreditAccount = Literal[Account.GRANTED, Account.TOPPED_UP]
 
 CREDIT_ACCOUNTS: Final[Mapping[str, CreditAccount]] = MappingProxyType(
     {"granted": Account.GRANTED, "topped_up": Account.TOPPED_UP}
 )
+TENANTS_ACCOUNTS: Final = (Account.GRANTED, Account.TOPPED_UP, Account.RECEIVABLE)
 
 SOURCE_OF: Final[Mapping[CreditAccount, Account]] = MappingProxyType(
     {Account.GRANTED: Account.PROMOTION, Account.TOPPED_UP: Account.CASH}
+)
+ENDED_TO: Final[Mapping[CreditAccount, Account]] = MappingProxyType(
+    {Account.GRANTED: Account.PROMOTION, Account.TOPPED_UP: Account.BREAKAGE}
+)
+# Which account of ours a kind of transaction touches. Older expiries of paid credit say cash.
+FACED_BY: Final[Mapping[Kind, tuple[Account, ...]]] = MappingProxyType(
+    {
+        "charge": (Account.REVENUE,),
+        "credit": (Account.PROMOTION, Account.CASH),
+        "expiry": (Account.PROMOTION, Account.BREAKAGE, Account.CASH),
+        "refund": (Account.CASH,),
+        "write_off": (Account.BAD_DEBT,),
+        "correction": (Account.REVENUE,),
+    }
 )
 
 
@@ -51,11 +79,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """A fact of the ledger. The id of a charge is its request id, and that of a credit also its lot's."""
+    """A fact of the ledger. The id of a charge is its request id, and that of a credit also its lot's.
+
+    A charge is explained by its usage event; every other kind names its actor and its reason.
+    """
 
     id: UUID
     tenant_id: str
-    kind: Literal["charge", "credit", "expiry"]
+    kind: Kind
     at: datetime
     entries: tuple[Entry, ...]
     actor: str | None = None
@@ -66,6 +97,7 @@ class Transaction:
         total = sum(entry.amount for entry in self.entries)
         assert total == 0, f"entries of {self.id} sum to {total}"
         assert all(entry.amount for entry in self.entries), f"{self.id} has an entry of zero"
+        assert self.kind == "charge" or (self.actor and self.reason), f"{self.id} is not explained"
 
 
 def net(entries: Iterable[Entry]) -> Iterator[Entry]:

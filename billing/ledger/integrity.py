@@ -5,6 +5,13 @@ A query answers (what, found, expected); no row means that the rule holds.
 
 from typing import Final
 
+from billing.ledger.entries import FACED_BY, TENANTS_ACCOUNTS
+
+_TENANTS: Final = ", ".join(f"'{account}'" for account in TENANTS_ACCOUNTS)
+_FACED: Final = ", ".join(
+    f"('{kind}', '{account}')" for kind, accounts in FACED_BY.items() for account in accounts
+)
+
 RULES: Final = {
     "entries of transaction {} sum to {}, not {}": """
         SELECT transaction_id::text, sum(amount), 0 FROM ledger_entry
@@ -30,20 +37,21 @@ RULES: Final = {
             ON entry.transaction_id = event.request_id AND entry.account = 'revenue'
         GROUP BY event.request_id HAVING coalesce(sum(entry.amount), 0) <> event.charge
     """,
-    "granted balance of {} is {}, its entries sum to {}": """
-        SELECT tenant_id, coalesce(balance.granted, 0), coalesce(entries.amount, 0)
+    "movement {} of kind {} touches {}": f"""
+        SELECT owner.id::text, owner.kind, entry.account
+        FROM ledger_entry AS entry JOIN ledger_transaction AS owner ON owner.id = entry.transaction_id
+        WHERE entry.account NOT IN ({_TENANTS}) AND (owner.kind, entry.account) NOT IN ({_FACED})
+    """,  # noqa: S608  names of our own accounts
+    **{
+        f"{account} balance of {{}} is {{}}, its entries sum to {{}}": f"""
+        SELECT tenant_id, coalesce(balance.{account}, 0), coalesce(entries.amount, 0)
         FROM balance
-        FULL JOIN (SELECT tenant_id, sum(amount) AS amount FROM ledger_entry WHERE account = 'granted'
+        FULL JOIN (SELECT tenant_id, sum(amount) AS amount FROM ledger_entry WHERE account = '{account}'
                    GROUP BY tenant_id) AS entries USING (tenant_id)
-        WHERE coalesce(balance.granted, 0) <> coalesce(entries.amount, 0)
-    """,
-    "topped-up balance of {} is {}, its entries sum to {}": """
-        SELECT tenant_id, coalesce(balance.topped_up, 0), coalesce(entries.amount, 0)
-        FROM balance
-        FULL JOIN (SELECT tenant_id, sum(amount) AS amount FROM ledger_entry WHERE account = 'topped_up'
-                   GROUP BY tenant_id) AS entries USING (tenant_id)
-        WHERE coalesce(balance.topped_up, 0) <> coalesce(entries.amount, 0)
-    """,
+        WHERE coalesce(balance.{account}, 0) <> coalesce(entries.amount, 0)
+    """  # noqa: S608  likewise
+        for account in TENANTS_ACCOUNTS
+    },
     "lot {} holds {}, its entries sum to {}": """
         SELECT lot.id::text, lot.remaining, coalesce(sum(entry.amount), 0)
         FROM credit_lot AS lot LEFT JOIN ledger_entry AS entry ON entry.lot_id = lot.id

@@ -1,16 +1,24 @@
-"""The ledger: give credit, take back what has expired, read balances, prove that it adds up."""
+"""The ledger: move money, take back what has expired, read balances, prove that it adds up."""
 
 import secrets
 from datetime import datetime
+from typing import Final
 from uuid import UUID
 
 from billing.db.transaction import Database
-from billing.errors import GrantConflict, StoreRefused, TenantMissing
+from billing.errors import AmountExceeds, MovementConflict, StoreRefused, TenantMissing
 from billing.ledger import repository
-from billing.ledger.balance import Balance, BalanceVersion
-from billing.ledger.credit import Grant
+from billing.ledger.auto_top_up import AutoTopUp, TopUpRequest
+from billing.ledger.balance import Balance, BalanceVersion, BillingTerms
+from billing.ledger.credit import Grant, Movement, Posted
 from billing.ledger.entries import Transaction
+from billing.ledger.repository import MovementRow
 from billing.request_id import RANDOM_BYTES, mint
+
+SYSTEM: Final = "system"
+
+_NO_TENANT: Final = ("fk_balance_tenant_id", "fk_auto_top_up_tenant_id")
+_KEY_TAKEN: Final = "uq_ledger_transaction_tenant_id_idempotency_key"
 
 
 class Ledger:
@@ -19,47 +27,84 @@ class Ledger:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def grant(self, tenant_id: str, grant: Grant, at: datetime) -> BalanceVersion:
-        """Give credit; debt is paid from it first.
+    async def post(self, tenant_id: str, movement: Movement, at: datetime) -> Posted:
+        """Move money, once for each idempotency key.
+
+        The key is a column of the transaction itself: where it fails nothing is taken, and again is safe.
+
+        Returns:
+            The transaction and the balance after it; of a movement made before, that and the present balance.
 
         Raises:
             TenantMissing: no tenant has this id.
-            GrantConflict: the idempotency key names a grant of another amount or kind. The same grant again
-                changes nothing and returns the present balance.
+            AmountExceeds: there is not so much to pay back, or to forgive.
+            MovementConflict: the idempotency key names a movement of another kind, amount or use.
+        """
+        try:
+            return await self._post(tenant_id, movement, at)
+        except (StoreRefused, AmountExceeds) as refusal:
+            if isinstance(refusal, StoreRefused) and refusal.constraint != _KEY_TAKEN:
+                raise _tenant_missing(tenant_id, refusal) from refusal
+            before = await self._posted_before(tenant_id, movement)
+            if before is None:
+                raise
+            return before
+
+    async def grant(self, tenant_id: str, grant: Grant, at: datetime) -> BalanceVersion:
+        """Give credit; what is owed is paid from it first. Raises as `post`."""
+        return (await self.post(tenant_id, grant, at)).balance
+
+    async def _post(self, tenant_id: str, movement: Movement, at: datetime) -> Posted:
+        async with self._database.transaction() as connection:
+            wallet = (await repository.open_wallets(connection, [tenant_id]))[tenant_id]
+            transaction_id = _transaction_id(at)
+            transaction = Transaction(
+                id=transaction_id,
+                tenant_id=tenant_id,
+                kind=movement.transaction_kind,
+                at=at,
+                entries=wallet.move(transaction_id, movement, at),
+                actor=movement.actor,
+                reason=movement.reason,
+                idempotency_key=movement.idempotency_key,
+            )
+            await repository.append(connection, [transaction], [wallet])
+            await repository.rearm(connection, wallet.balance)
+        return Posted(transaction_id, wallet.balance)
+
+    async def _posted_before(self, tenant_id: str, movement: Movement) -> Posted | None:
+        key = movement.idempotency_key
+        if key is None:
+            return None
+        async with self._database.transaction() as connection:
+            found = await repository.select_movements(connection, tenant_id, key)
+            if not found:
+                return None
+            if found[0].effect != movement.effect:
+                raise MovementConflict(tenant_id, key)
+            (present,) = await repository.select_versions(connection, [tenant_id])
+        return Posted(found[0].transaction_id, present)
+
+    async def movements(self, tenant_id: str) -> list[MovementRow]:
+        """Every movement of a tenant's money but its charges, newest first."""
+        async with self._database.transaction() as connection:
+            return await repository.select_movements(connection, tenant_id)
+
+    async def agree(self, tenant_id: str, terms: BillingTerms) -> BalanceVersion:
+        """Change how a tenant pays from its next charge on, and what it may owe; what it owes stays owed.
+
+        Raises:
+            TenantMissing: no tenant has this id.
         """
         try:
             async with self._database.transaction() as connection:
-                wallets = await repository.open_wallets(connection, [tenant_id])
-                wallet = wallets[tenant_id]
-                transaction_id = _transaction_id(at)
-                transaction = Transaction(
-                    id=transaction_id,
-                    tenant_id=tenant_id,
-                    kind="credit",
-                    at=at,
-                    entries=wallet.credit(transaction_id, grant, at),
-                    actor=grant.actor,
-                    reason=grant.reason,
-                    idempotency_key=grant.idempotency_key,
-                )
-                await repository.append(connection, [transaction], [wallet])
+                wallet = (await repository.open_wallets(connection, [tenant_id]))[tenant_id]
+                wallet.terms = terms
+                await repository.update_terms(connection, tenant_id, terms)
+                await repository.rearm(connection, wallet.balance)
         except StoreRefused as refusal:
-            if refusal.constraint == "fk_balance_tenant_id":
-                raise TenantMissing(tenant_id) from refusal
-            if refusal.constraint == "uq_ledger_transaction_tenant_id_idempotency_key":
-                return await self._granted_before(tenant_id, grant)
-            raise
+            raise _tenant_missing(tenant_id, refusal) from refusal
         return wallet.balance
-
-    async def _granted_before(self, tenant_id: str, grant: Grant) -> BalanceVersion:
-        key = grant.idempotency_key
-        assert key is not None
-        async with self._database.transaction() as connection:
-            lot = await repository.select_credit(connection, tenant_id, key)
-            if lot is None or (lot.amount, lot.account) != (grant.amount, grant.account):
-                raise GrantConflict(tenant_id, key)
-            (present,) = await repository.select_versions(connection, [tenant_id])
-        return present
 
     async def expire(self, at: datetime) -> list[BalanceVersion]:
         """Take back what remains of credit that has ended by ``at``; until then it can still be spent."""
@@ -70,7 +115,7 @@ class Ledger:
             wallets = await repository.open_wallets(connection, tenant_ids)
             taken_back = {wallet.tenant_id: wallet.expire(at) for wallet in wallets.values()}
             transactions = [
-                Transaction(_transaction_id(at), tenant_id, "expiry", at, entries)
+                Transaction(_transaction_id(at), tenant_id, "expiry", at, entries, SYSTEM, "expired")
                 for tenant_id, entries in taken_back.items()
                 if entries
             ]
@@ -89,10 +134,45 @@ class Ledger:
             raise TenantMissing(tenant_id)
         return found
 
+    async def set_auto_top_up(self, tenant_id: str, rule: AutoTopUp) -> None:
+        """Set a tenant's rule, armed: a balance that is below already asks at once.
+
+        Raises:
+            TenantMissing: no tenant has this id.
+        """
+        try:
+            async with self._database.transaction() as connection:
+                await repository.upsert_auto_top_up(connection, tenant_id, rule)
+        except StoreRefused as refusal:
+            raise _tenant_missing(tenant_id, refusal) from refusal
+
+    async def request_top_ups(self, at: datetime) -> list[TopUpRequest]:
+        """Record a request for each rule whose threshold has been crossed, once a crossing."""
+        async with self._database.transaction() as connection:
+            rules = await repository.lock_auto_top_ups(connection)
+            requests = [
+                TopUpRequest(present.tenant_id, requested + 1, rule.amount, at, present)
+                for present in await repository.select_versions(connection, rules.keys())
+                for rule, requested in [rules[present.tenant_id]]
+                if rule.top_up_due(present.balance)
+            ]
+            if requests:
+                await repository.insert_top_up_requests(connection, requests)
+        return requests
+
+    async def top_up_requests(self, tenant_id: str) -> list[TopUpRequest]:
+        """What a tenant's rule has asked for, oldest first."""
+        async with self._database.transaction() as connection:
+            return await repository.select_top_up_requests(connection, tenant_id)
+
     async def check_integrity(self) -> list[str]:
         """Everything that does not add up, a sentence each; empty when all is well."""
         async with self._database.transaction() as connection:
             return await repository.select_faults(connection)
+
+
+def _tenant_missing(tenant_id: str, refusal: StoreRefused) -> TenantMissing | StoreRefused:
+    return TenantMissing(tenant_id) if refusal.constraint in _NO_TENANT else refusal
 
 
 def _transaction_id(at: datetime) -> UUID:

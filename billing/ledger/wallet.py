@@ -6,18 +6,20 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from uuid import UUID
 
-from billing.ledger.balance import BalanceVersion
-from billing.ledger.credit import Grant, Lot
-from billing.ledger.entries import SOURCE_OF, Account, Entry, net
-from billing.money import Femto
+from billing.errors import AmountExceeds
+from billing.ledger.balance import PREPAID, BalanceVersion, BillingTerms
+from billing.ledger.credit import Correction, Grant, Movement, Refund, WriteOff
+from billing.ledger.entries import ENDED_TO, SOURCE_OF, Account, Entry, net
+from billing.ledger.lot import Lot
+from billing.money import ZERO, Femto, decimal_of
 
 
 @dataclass(slots=True)
 class Wallet:
-    """Open lots in order of use, and the two balances they make up.
+    """Open lots in order of use, and the balances they make up.
 
     ``granted`` is the sum of granted lots. ``topped_up`` is the sum of topped-up lots, or debt, never both:
-    debt is only made when all lots are empty, and credit pays it first.
+    a prepaid charge makes debt only when all lots are empty, and credit pays debt first.
     """
 
     tenant_id: str
@@ -25,6 +27,8 @@ class Wallet:
     topped_up: Femto
     version: int
     lots: list[Lot]
+    receivable: Femto = ZERO
+    terms: BillingTerms = PREPAID
     changed: dict[UUID, Lot] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -32,54 +36,111 @@ class Wallet:
 
     @property
     def balance(self) -> BalanceVersion:
-        """The total."""
-        return BalanceVersion(self.tenant_id, Femto(self.granted + self.topped_up), self.version)
+        """What can be spent."""
+        spendable = self.terms.spendable(self.granted, self.topped_up, self.receivable)
+        return BalanceVersion(self.tenant_id, spendable, self.version)
 
     def charge(self, amount: Femto) -> tuple[Entry, ...]:
-        """Draw on lots in order; what they do not cover becomes debt."""
+        """Draw on lots in order; what they do not cover is debt. A postpaid tenant comes to owe it all."""
         assert amount >= 0, f"a charge of {amount}"
         if amount == 0:
             return ()
-        return self._apply((*self._draw(amount), Entry(Account.REVENUE, amount)))
+        postpaid = self.terms.mode == "postpaid"
+        drawn = (Entry(Account.RECEIVABLE, Femto(-amount)),) if postpaid else self._draw(amount)
+        return self._apply((*drawn, Entry(Account.REVENUE, amount)))
+
+    def move(self, transaction_id: UUID, movement: Movement, at: datetime) -> tuple[Entry, ...]:
+        """Do what a person asked for.
+
+        Raises:
+            AmountExceeds: a refund of more than remains of paid credit, a write-off of more than is owed.
+        """
+        match movement:
+            case Grant():
+                return self.credit(transaction_id, movement, at)
+            case Refund():
+                return self._refund(movement)
+            case WriteOff():
+                return self._write_off(movement.amount)
+            case Correction(favours="house"):
+                return self.charge(movement.amount)
+            case Correction():
+                lot = Lot(transaction_id, Account.TOPPED_UP, movement.amount, movement.amount, at, None)
+                return self._open(lot, Account.REVENUE)
 
     def credit(self, lot_id: UUID, grant: Grant, at: datetime) -> tuple[Entry, ...]:
-        """Open a lot, its beginning spent on debt."""
-        debt_paid = Femto(min(grant.amount, max(0, -self.topped_up)))
-        lot = Lot(lot_id, grant.account, grant.amount, Femto(grant.amount - debt_paid), at, grant.expires_at)
+        """Open a lot, its beginning spent on what is owed."""
+        lot = Lot(lot_id, grant.account, grant.amount, grant.amount, at, grant.expires_at, grant.priority)
+        return self._open(lot, SOURCE_OF[grant.account])
+
+    def expire(self, at: datetime) -> tuple[Entry, ...]:
+        """Take back what remains in lots that have ended by ``at``."""
+        ended = [lot for lot in self.lots if lot.expires_at is not None and lot.expires_at <= at]
+        entries = []
+        for lot in ended:
+            entries.append(self._take(lot, lot.remaining))
+            entries.append(Entry(ENDED_TO[lot.account], lot.remaining))
+        return self._apply(entries)
+
+    def _open(self, whole: Lot, source: Account) -> tuple[Entry, ...]:
+        debt_paid = min(whole.amount, max(0, -self.topped_up))
+        # Granted credit waits for the invoice: it is no payment.
+        pays = self.terms.mode == "postpaid" and whole.account is Account.TOPPED_UP
+        due_paid = min(whole.amount - debt_paid, max(0, -self.receivable)) if pays else 0
+        lot = replace(whole, remaining=Femto(whole.amount - debt_paid - due_paid))
         self.changed[lot.id] = lot
         if lot.remaining:
             insort(self.lots, lot)
         return self._apply(
             (
                 Entry(lot.account, lot.remaining, lot.id),
-                Entry(Account.TOPPED_UP, debt_paid),
-                Entry(SOURCE_OF[lot.account], Femto(-grant.amount)),
+                Entry(Account.TOPPED_UP, Femto(debt_paid)),
+                Entry(Account.RECEIVABLE, Femto(due_paid)),
+                Entry(source, Femto(-lot.amount)),
             )
         )
 
-    def expire(self, at: datetime) -> tuple[Entry, ...]:
-        """Take back what remains in lots that have ended by ``at``."""
-        ended = [lot for lot in self.lots if lot.expires_at is not None and lot.expires_at <= at]
-        self.lots = [lot for lot in self.lots if lot not in ended]
+    def _refund(self, refund: Refund) -> tuple[Entry, ...]:
+        named = refund.lot_id
+        paid = [lot for lot in self.lots if lot.account is Account.TOPPED_UP and named in {None, lot.id}]
+        _at_most(sum(lot.remaining for lot in paid), refund.amount, "paid credit that remains")
+        left = int(refund.amount)
         entries = []
-        for lot in ended:
-            self.changed[lot.id] = replace(lot, remaining=Femto(0))
-            entries.append(Entry(lot.account, Femto(-lot.remaining), lot.id))
-            entries.append(Entry(SOURCE_OF[lot.account], lot.remaining))
-        return self._apply(entries)
+        for lot in paid:
+            part = Femto(min(left, lot.remaining))
+            left -= part
+            if part:
+                entries.append(self._take(lot, part))
+        return self._apply((*entries, Entry(Account.CASH, refund.amount)))
+
+    def _write_off(self, amount: Femto) -> tuple[Entry, ...]:
+        debt, due = max(0, -self.topped_up), max(0, -self.receivable)
+        _at_most(debt + due, amount, "debt")
+        forgiven = min(amount, debt)
+        return self._apply(
+            (
+                Entry(Account.TOPPED_UP, Femto(forgiven)),
+                Entry(Account.RECEIVABLE, Femto(amount - forgiven)),
+                Entry(Account.BAD_DEBT, Femto(-amount)),
+            )
+        )
 
     def _draw(self, amount: Femto) -> Iterator[Entry]:
         owed = int(amount)
         while owed and self.lots:
             lot = self.lots[0]
-            part = min(owed, lot.remaining)
+            part = Femto(min(owed, lot.remaining))
             owed -= part
-            left = replace(lot, remaining=Femto(lot.remaining - part))
-            self.changed[lot.id] = left
-            self.lots[:1] = [left] if left.remaining else []
-            yield Entry(lot.account, Femto(-part), lot.id)
+            yield self._take(lot, part)
         if owed:
             yield Entry(Account.TOPPED_UP, Femto(-owed))
+
+    def _take(self, lot: Lot, part: Femto) -> Entry:
+        left = replace(lot, remaining=Femto(lot.remaining - part))
+        self.changed[lot.id] = left
+        place = self.lots.index(lot)
+        self.lots[place : place + 1] = [left] if left.remaining else []
+        return Entry(lot.account, Femto(-part), lot.id)
 
     def _apply(self, entries: Iterable[Entry]) -> tuple[Entry, ...]:
         netted = tuple(net(entries))
@@ -88,6 +149,8 @@ class Wallet:
                 self.granted = Femto(self.granted + entry.amount)
             elif entry.account is Account.TOPPED_UP:
                 self.topped_up = Femto(self.topped_up + entry.amount)
+            elif entry.account is Account.RECEIVABLE:
+                self.receivable = Femto(self.receivable + entry.amount)
         self._check()
         return netted
 
@@ -101,3 +164,8 @@ class Wallet:
         assert held[Account.TOPPED_UP] == max(0, self.topped_up), (
             f"{self.tenant_id}: lots differ from the balance"
         )
+
+
+def _at_most(there: int, asked: Femto, of: str) -> None:
+    if asked > there:
+        raise AmountExceeds(decimal_of(asked), of, decimal_of(Femto(there)))

@@ -3,14 +3,17 @@
 import asyncio
 import logging
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Final
 from uuid import UUID
 
 from billing.db.transaction import Database
 from billing.errors import StoreRefused, StoreUnavailable
 from billing.ledger.balance import BalanceVersion
+from billing.money import Femto
 from billing.settlement import repository
 from billing.settlement.event import UsageEvent
+from billing.settlement.idempotency import IdempotencyRecord
 from billing.settlement.posting import post
 
 RETRY_DELAYS_MS: Final = (10, 20, 50, 100, 200, 500, 1000, 1000, 2000, 2000)
@@ -66,7 +69,8 @@ class Settlement:
             The tenant's balance after it; of a request settled before, the present balance.
 
         Raises:
-            StoreRefused: this event cannot be stored: unknown key, other currency, unpublished price row.
+            StoreRefused: this event cannot be stored: unknown key, other currency, unpublished price row, or
+                an idempotency key that another request has answered.
             StoreUnavailable: Postgres stayed away; whether it is settled is not known, and again is safe.
         """
         if self._closing or self._flusher is None:
@@ -82,6 +86,26 @@ class Settlement:
             return set()
         async with self._database.transaction() as connection:
             return await repository.select_settled(connection, request_ids)
+
+    async def charged(self, request_id: UUID) -> Femto:
+        """What a settled request was charged; zero for one that has no event."""
+        async with self._database.transaction() as connection:
+            return await repository.select_charge(connection, request_id)
+
+    async def answered(self, tenant_id: str, key_digest: bytes, at: datetime) -> IdempotencyRecord | None:
+        """Which request has answered an idempotency key, unless that has expired by ``at``."""
+        async with self._database.transaction() as connection:
+            return await repository.select_answer(connection, tenant_id, key_digest, at)
+
+    async def record_lost(self, record: IdempotencyRecord) -> None:
+        """Record that the answer to an idempotency key is lost; who has answered it already stays."""
+        async with self._database.transaction() as connection:
+            await repository.insert_lost(connection, record)
+
+    async def forget_answers(self, at: datetime) -> int:
+        """Drop the records of keys that mean nothing any more; returns how many."""
+        async with self._database.transaction() as connection:
+            return await repository.delete_expired_answers(connection, at)
 
     async def _run(self) -> None:
         while self._waiting or not self._closing:

@@ -8,6 +8,7 @@ from uuid import UUID
 from billing.errors import UsageInvalid
 from billing.pricing.rating import Charge
 from billing.receipts.receipt import Attested
+from billing.settlement.idempotency import IdempotencyRecord
 from billing.usage import TokenUsage
 from engine.proof.coverage import Attempt, CoverageBroken, output_tokens
 
@@ -20,6 +21,7 @@ class UsageEvent:
 
     ``attempts`` are the accepted calls, with the output that the gateway received from each and bills; none
     when nothing is billed. ``attestations`` are those at hand; the others come with the workers' journals.
+    ``answers`` is the idempotency key that this request is the answer to.
 
     Raises:
         UsageInvalid: more reasoning tokens than output, rated at another instant than its charge, or attempts
@@ -39,6 +41,7 @@ class UsageEvent:
     traffic_class: str
     attempts: tuple[Attempt, ...] = ()
     attestations: tuple[Attested, ...] = ()
+    answers: IdempotencyRecord | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.reasoning_tokens <= self.usage.output:

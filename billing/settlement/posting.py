@@ -21,7 +21,8 @@ async def post(database: Database, events: Collection[UsageEvent]) -> dict[UUID,
 
     Raises:
         StoreUnavailable: nothing is known to be settled; the same again is safe.
-        StoreRefused: one event or another cannot be stored, and none was.
+        StoreRefused: one event or another cannot be stored, and none was. By `idempotency.ANSWERED`: another
+            request has answered the same idempotency key.
     """
     async with database.transaction() as connection:
         new_ids = await repository.insert_events(connection, events)
@@ -39,6 +40,9 @@ async def post(database: Database, events: Collection[UsageEvent]) -> dict[UUID,
             await receipts.insert_attestations(
                 connection, [(e.request_id, attested) for e in fresh for attested in e.attestations]
             )
+            answered = [event.answers for event in fresh if event.answers is not None]
+            if answered:
+                await repository.insert_answers(connection, answered)
             balances = {wallet.tenant_id: wallet.balance for wallet in wallets.values()}
         others = {event.tenant_id for event in events} - balances.keys()
         if others:

@@ -1,16 +1,20 @@
-"""Statements on usage events."""
+"""Statements on usage events, and on the idempotency keys that they answer."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import select
+from sqlalchemy import delete, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from billing.db.bulk import arrays, unnested
-from billing.db.tables import usage_event
+from billing.db.tables import idempotency_record, usage_event
+from billing.errors import StoreRefused
+from billing.money import ZERO, Femto
 from billing.settlement.event import UsageEvent
+from billing.settlement.idempotency import ANSWERED, IdempotencyRecord
 
 _EVENT: Final = tuple(column.name for column in usage_event.c if column.server_default is None)
 
@@ -34,6 +38,58 @@ async def select_settled(connection: AsyncConnection, request_ids: Collection[UU
     """Which of the requests have an event."""
     statement = select(usage_event.c.request_id).where(usage_event.c.request_id.in_(request_ids))
     return set((await connection.execute(statement)).scalars())
+
+
+async def select_charge(connection: AsyncConnection, request_id: UUID) -> Femto:
+    """Zero when there is no event."""
+    statement = select(usage_event.c.charge).where(usage_event.c.request_id == request_id)
+    return (await connection.execute(statement)).scalar() or ZERO
+
+
+async def insert_answers(connection: AsyncConnection, records: Sequence[IdempotencyRecord]) -> None:
+    """Take the keys of these records, of expired ones too.
+
+    Raises:
+        StoreRefused: by `ANSWERED`, when another request has one of them.
+    """
+    for record in sorted(records, key=lambda record: (record.tenant_id, record.key_digest)):
+        values = {column.name: getattr(record, column.name) for column in idempotency_record.c}
+        statement = (
+            upsert(idempotency_record)
+            .values(values)
+            .on_conflict_do_update(
+                index_elements=["tenant_id", "key_digest"],
+                set_=values,
+                where=idempotency_record.c.expires_at <= record.created_at,
+            )
+            .returning(idempotency_record.c.request_id)
+        )
+        if (await connection.execute(statement)).first() is None:
+            raise StoreRefused(ANSWERED, "another request has answered this idempotency key")
+
+
+async def insert_lost(connection: AsyncConnection, record: IdempotencyRecord) -> None:
+    """Unless the key has its record."""
+    values = {column.name: getattr(record, column.name) for column in idempotency_record.c}
+    await connection.execute(upsert(idempotency_record).values(values).on_conflict_do_nothing())
+
+
+async def select_answer(
+    connection: AsyncConnection, tenant_id: str, key_digest: bytes, at: datetime
+) -> IdempotencyRecord | None:
+    """One that has not expired by ``at``."""
+    found = idempotency_record.c
+    statement = select(
+        found.tenant_id, found.key_digest, found.body_digest, found.request_id, found.created_at, found.status
+    ).where(found.tenant_id == tenant_id, found.key_digest == key_digest, found.expires_at > at)
+    row = (await connection.execute(statement)).mappings().first()
+    return None if row is None else IdempotencyRecord(**row)
+
+
+async def delete_expired_answers(connection: AsyncConnection, at: datetime) -> int:
+    """Returns how many there were."""
+    statement = delete(idempotency_record).where(idempotency_record.c.expires_at <= at)
+    return (await connection.execute(statement)).rowcount
 
 
 def _values(event: UsageEvent) -> dict[str, object]:

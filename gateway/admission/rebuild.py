@@ -31,7 +31,7 @@ class Projections:
         """Read and show what an admission missed; periods and days are those of its instant."""
         if missing.balance:
             balance = await self._ledger.balance(tenant_id)
-            await self._admission.project(BalanceVersion(tenant_id, balance.total, balance.version))
+            await self._admission.project(BalanceVersion(tenant_id, balance.spendable, balance.version))
         for budget in missing.budgets:
             period = budgets.period_at(budget, missing.at)
             scope = UseFilter(tenant_id, budget.level, budget.owner_id, period.start, period.until)
@@ -59,6 +59,6 @@ class Projections:
         """
         forgotten = await self._admission.forget(tenant_id)
         balance = await self._ledger.balance(tenant_id)
-        version = BalanceVersion(tenant_id, balance.total, balance.version)
+        version = BalanceVersion(tenant_id, balance.spendable, balance.version)
         await self._admission.project(version)
         return version, forgotten

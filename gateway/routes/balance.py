@@ -10,17 +10,21 @@ from gateway.desk import AnyRequest, caller, desk_of
 
 @get(["/user/balance", "/v1/user/balance"])
 async def show_balance(request: AnyRequest) -> dict[str, Any]:
-    """Read the balance from the ledger, not from its projection: what is shown is what is owned."""
+    """Read the balance from the ledger, not from its projection: what is shown is what is owned.
+
+    ``topped_up_balance`` below zero is what the tenant owes. In either mode it is available while something
+    can be spent; of a postpaid tenant that is up to its credit limit.
+    """
     grant = await caller(request)
     balance = await desk_of(request).ledger.balance(grant.tenant_id)
     return {
-        "is_available": balance.total > 0,
+        "is_available": balance.spendable > 0,
         "balance_infos": [
             {
                 "currency": balance.currency,
                 "total_balance": _amount(balance.total),
                 "granted_balance": _amount(balance.granted),
-                "topped_up_balance": _amount(balance.topped_up),
+                "topped_up_balance": _amount(Femto(balance.topped_up + balance.receivable)),
             }
         ],
     }

@@ -19,9 +19,11 @@ from gateway.admission.hold import Hold
 from gateway.desk import AnyRequest, Desk, caller, desk_of
 from gateway.errors import answer_of
 from gateway.models import ServedModel
-from gateway.pump import Order, Pump, Writer
+from gateway.pump import Order, Writer
 from gateway.refusal import ClientGone
-from gateway.response import EventStream, Watch, drained
+from gateway.replay import Replay
+from gateway.response import EventStream, Source, Watch, drained
+from gateway.retries import Sent
 from gateway.settle import Billed, Terms
 from recipe.conversation import has_tools
 from recipe.events import Event
@@ -67,12 +69,16 @@ async def complete(request: AnyRequest) -> ASGIResponse:
     asked = await asyncio.to_thread(_understand, desk, body) if large else _understand(desk, body)
     for param in asked.ignored_params:
         desk.telemetry.ignored_params.labels(_label(param)).inc()
-    pump = desk.pumps.start(_order(desk, grant, asked))
-    async with Watch(request, pump) as watch:
-        hold = await watch.wait(pump.admitted)
-        request.scope["state"]["request_id"] = str(hold.request_id)
-        headers = {**_headers(asked), **hold.quota.headers}
-        return await (_stream if asked.chat.stream else _whole)(desk, pump, watch, headers)
+    sent = Sent(request.headers, request.url.path, grant, asked.chat.user_id, body)
+    ask = await desk.retries.ask(sent)
+    source: Source = await desk.retries.begin(_order(desk, grant, asked), ask)
+    async with Watch(request, source) as watch:
+        named = await watch.wait(source.admitted)
+        request.scope["state"]["request_id"] = str(named.request_id)
+        headers = _headers(asked, source)
+        if isinstance(named, Hold):
+            headers |= named.quota.headers
+        return await (_stream if asked.chat.stream else _whole)(desk, source, watch, headers)
 
 
 async def _body(request: AnyRequest) -> bytes:
@@ -82,23 +88,26 @@ async def _body(request: AnyRequest) -> bytes:
         raise ClientGone from error
 
 
-async def _stream(desk: Desk, pump: Pump, watch: Watch, headers: dict[str, str]) -> ASGIResponse:
+async def _stream(desk: Desk, source: Source, watch: Watch, headers: dict[str, str]) -> ASGIResponse:
     """Answer 200 when the engine has; or after a while, so that heartbeats can begin."""
     try:
-        await watch.wait(pump.started, desk.options.first_event_wait_s)
+        await watch.wait(source.started, desk.options.first_event_wait_s)
     except TimeoutError:
-        pump.begin()
-    return EventStream(pump, desk.options.heartbeat_interval_s, headers)
+        source.begin()
+    return EventStream(source, desk.options.heartbeat_interval_s, headers)
 
 
-async def _whole(_: Desk, pump: Pump, watch: Watch, headers: dict[str, str]) -> ASGIResponse:
-    await watch.wait(pump.started)
-    body = await watch.wait(drained(pump.channel))
+async def _whole(_: Desk, source: Source, watch: Watch, headers: dict[str, str]) -> ASGIResponse:
+    await watch.wait(source.started)
+    body = await watch.wait(drained(source.channel))
     return ASGIResponse(body=body, media_type="application/json", headers=headers, status_code=200)
 
 
-def _headers(asked: Asked) -> dict[str, str]:
-    return {"x-ignored-params": ", ".join(map(_label, asked.ignored_params))} if asked.ignored_params else {}
+def _headers(asked: Asked, source: Source) -> dict[str, str]:
+    headers = {"idempotent-replayed": "true"} if isinstance(source, Replay) else {}
+    if asked.ignored_params:
+        headers["x-ignored-params"] = ", ".join(map(_label, asked.ignored_params))
+    return headers
 
 
 def _label(param: str) -> str:

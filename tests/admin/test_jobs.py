@@ -10,6 +10,7 @@ from admin import clock
 from admin.jobs import Job, jobs_of, keep_running
 from billing.db.transaction import Database
 from billing.errors import StoreUnavailable
+from billing.ledger.auto_top_up import AutoTopUp
 from billing.ledger.credit import Grant
 from billing.ledger.service import Ledger
 from billing.money import Femto
@@ -35,7 +36,7 @@ def all_jobs(
     books = SweepBooks(tenancy, Prices(database), ledger, settlement, receipts)
     sweeper = Sweeper(valkey, books, journals or ScriptedJournals(), grace_s=0.0)
     audit = Audit(valkey, receipts, SweepTelemetry())
-    return jobs_of(sweeper, audit, ledger, Admission(valkey))
+    return jobs_of(sweeper, audit, ledger, settlement, Admission(valkey))
 
 
 async def test_ended_credit_is_taken_back_and_the_next_admission_knows(
@@ -56,6 +57,22 @@ async def test_ended_credit_is_taken_back_and_the_next_admission_knows(
         assert await ledger.check_integrity() == []
         with pytest.raises(BalanceInsufficient):
             await admission.admit(tenant.id, Femto(1))
+    finally:
+        await valkey.close()
+        await database.close()
+
+
+async def test_credit_that_runs_low_asks_for_a_top_up_once(database_url: str, valkey_url: str) -> None:
+    database, valkey = Database(database_url), Valkey.connect(valkey_url)
+    try:
+        ledger = Ledger(database)
+        tenant = await Tenancy(database, b"pepper").create_tenant("low", at=clock.now())
+        await ledger.set_auto_top_up(tenant.id, AutoTopUp(Femto(5), Femto(20)))
+        jobs = {job.name: job for job in all_jobs(database, valkey, Settlement(database))}
+        for _ in range(2):
+            await jobs["request_top_ups"].work()
+        (request,) = await ledger.top_up_requests(tenant.id)
+        assert (request.number, request.amount) == (1, 20)
     finally:
         await valkey.close()
         await database.close()

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from billing.errors import GrantConflict, TenantMissing
+from billing.errors import MovementConflict, TenantMissing
 from billing.ledger.credit import Grant
 from billing.money import Femto, femto_of
 
@@ -48,7 +48,7 @@ async def test_the_same_top_up_twice_is_credited_once(house: Any):
 async def test_an_idempotency_key_names_one_grant(house: Any):
     await house.ledger.grant(house.tenant_id, grant("100", "topped_up", idempotency_key="pay-2"), AT)
     for other in (grant("101", "topped_up", idempotency_key="pay-2"), grant("100", idempotency_key="pay-2")):
-        with pytest.raises(GrantConflict):
+        with pytest.raises(MovementConflict):
             await house.ledger.grant(house.tenant_id, other, AT)
     elsewhere = await house.other_tenant()
     await elsewhere.ledger.grant(elsewhere.tenant_id, grant("1", idempotency_key="pay-2"), AT)

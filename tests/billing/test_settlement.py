@@ -16,8 +16,10 @@ from billing.receipts.service import Receipts
 from billing.reports.service import Reports
 from billing.reports.usage_row import UsageFilter
 from billing.settlement.batch import Settlement
+from billing.settlement.idempotency import ANSWERED, KEPT_FOR, IdempotencyRecord
 from billing.usage import TokenUsage
 from engine.proof.coverage import Attempt
+from tests.billing.conftest import NOON
 
 CHARGE = 1024 * 14_000_000 + 176 * 140_000_000 + 300 * 280_000_000
 TEN = femto_of("10")
@@ -250,3 +252,53 @@ def test_an_event_that_bills_nothing_accepted_nothing(house: Any):
     with pytest.raises(UsageInvalid):
         replace(event, usage=TokenUsage.none())
     assert replace(event, attempts=(Attempt(0, "prefill", "p1", 0, 0),)).usage.prompt == 1200
+
+
+def answering(house: Any, event: Any, body: bytes = b"body") -> Any:
+    """The event, as the answer to an idempotency key."""
+    record = IdempotencyRecord(house.tenant_id, b"key", body, event.request_id, event.admitted_at)
+    return replace(event, answers=record)
+
+
+async def test_the_retry_of_a_refused_event_is_metered_under_the_same_key(house: Any, settlement: Settlement):
+    """openmeterio/openmeter#5118: a dedupe key is never taken by a write that failed."""
+    await house.topped_up("10")
+    refused = replace(answering(house, house.event()), key_id="key_nobody")
+    with pytest.raises(StoreRefused):
+        await settlement.settle(refused)
+    assert await settlement.answered(house.tenant_id, b"key", NOON) is None
+    await settlement.settle(answering(house, house.event()))
+    await assert_charged(house, 1)
+
+
+async def test_of_two_requests_that_answer_one_key_one_is_charged(house: Any, settlement: Settlement):
+    await house.topped_up("10")
+    events = [answering(house, house.event(number)) for number in range(2)]
+    ends = await asyncio.gather(*map(settlement.settle, events), return_exceptions=True)
+    assert sorted(map(type, ends), key=str) == sorted([BalanceVersion, StoreRefused], key=str)
+    (refused,) = [end for end in ends if isinstance(end, StoreRefused)]
+    assert refused.constraint == ANSWERED
+    await assert_charged(house, 1)
+    await asyncio.gather(settlement.settle(house.event(2)), settlement.settle(house.event(3)))
+    await assert_charged(house, 3)
+
+
+async def test_an_answer_settled_again_is_its_own(house: Any, settlement: Settlement):
+    await house.topped_up("10")
+    event = answering(house, house.event())
+    assert await settlement.settle(event) == await settlement.settle(event)
+    assert await settlement.answered(house.tenant_id, b"key", NOON) == event.answers
+
+
+async def test_the_answer_to_a_key_is_forgotten_after_a_day(house: Any, settlement: Settlement):
+    await house.topped_up("10")
+    await settlement.settle(answering(house, house.event()))
+    day = NOON + KEPT_FOR
+    assert await settlement.answered(house.tenant_id, b"key", day) is None
+    later = answering(house, house.event(1, at=day))
+    await settlement.settle(later)
+    await assert_charged(house, 2)
+    await settlement.forget_answers(day)
+    assert await settlement.answered(house.tenant_id, b"key", day) == later.answers
+    assert await settlement.forget_answers(day + KEPT_FOR) >= 1
+    assert await settlement.answered(house.tenant_id, b"key", NOON) is None

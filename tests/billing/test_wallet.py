@@ -1,3 +1,4 @@
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -5,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from billing.errors import AmountInvalid
-from billing.ledger.credit import Grant
-from billing.ledger.entries import Account, Transaction
+from billing.errors import AmountExceeds, AmountInvalid
+from billing.ledger.balance import PREPAID, BillingTerms
+from billing.ledger.credit import Correction, Grant, Refund, WriteOff
+from billing.ledger.entries import TENANTS_ACCOUNTS, Account, Transaction
 from billing.ledger.wallet import Wallet
 from billing.money import Femto
 from billing.request_id import mint
@@ -105,32 +107,55 @@ STEPS = st.lists(
             st.sampled_from(["granted", "topped_up"]),
             st.none() | st.integers(0, 20),
         ),
-        st.tuples(st.just("charge"), AMOUNT),
+        st.tuples(st.sampled_from(["charge", "refund", "write_off", "give_back", "draw_more"]), AMOUNT),
         st.tuples(st.just("expire"), st.integers(0, 20)),
     ),
     max_size=20,
 )
 
 
-@given(STEPS)
-def test_whatever_happens_entries_sum_to_zero_and_the_balance_is_their_sum(steps: list[tuple[Any, ...]]):
-    wallet, entries, expected = empty(), [], 0
+MOVES: dict[str, Any] = {
+    "refund": lambda amount: Refund(amount, "why", "who"),
+    "write_off": lambda amount: WriteOff(amount, "why", "who"),
+    "give_back": lambda amount: Correction(amount, "tenant", "why", "who"),
+    "draw_more": lambda amount: Correction(amount, "house", "why", "who"),
+}
+
+
+@given(st.sampled_from([PREPAID, BillingTerms("postpaid", Femto(5))]), STEPS)
+def test_whatever_happens_entries_sum_to_zero_and_balances_are_their_sums(
+    terms: BillingTerms, steps: list[tuple[Any, ...]]
+):
+    wallet, entries = replace(empty(), terms=terms), []
     for number, (step, *rest) in enumerate(steps):
+        lot_id = mint(START, number.to_bytes(10, "big"))
         if step == "charge":
             added = wallet.charge(Femto(rest[0]))
-            expected -= rest[0]
         elif step == "expire":
             added = wallet.expire(START + rest[0] * DAY)
-            expected += sum(e.amount for e in added if e.account in (Account.GRANTED, Account.TOPPED_UP))
-        else:
+        elif step == "credit":
             amount, kind, ends = rest
             grant = Grant(Femto(amount), kind, "why", "who", None if ends is None else START + ends * DAY)
-            added = wallet.credit(mint(START, number.to_bytes(10, "big")), grant, START)
-            expected += amount
+            added = wallet.move(lot_id, grant, START)
+            assert sum(e.amount for e in added if e.account in TENANTS_ACCOUNTS) == amount
+        else:
+            before = replace(wallet, lots=list(wallet.lots), changed=dict(wallet.changed))
+            try:
+                added = wallet.move(lot_id, MOVES[step](Femto(rest[0])), START)
+            except AmountExceeds:
+                assert wallet == before
+                continue
         assert sum(entry.amount for entry in added) == 0
         entries += added
-    ours = sum(e.amount for e in entries if e.account in (Account.GRANTED, Account.TOPPED_UP))
-    assert wallet.balance.balance == ours == expected
-    assert wallet.granted == sum(e.amount for e in entries if e.account is Account.GRANTED)
+    for account, kept in (
+        (Account.GRANTED, wallet.granted),
+        (Account.TOPPED_UP, wallet.topped_up),
+        (Account.RECEIVABLE, wallet.receivable),
+    ):
+        assert kept == sum(e.amount for e in entries if e.account is account)
     for lot in wallet.changed.values():
         assert lot.remaining == sum(e.amount for e in entries if e.lot_id == lot.id)
+    owed = max(0, -wallet.topped_up) - wallet.receivable
+    assert wallet.balance.balance == (
+        wallet.granted + wallet.topped_up if terms == PREPAID else terms.credit_limit - owed
+    )

@@ -150,6 +150,7 @@ async def furnish(database_url: str, valkey_url: str, options: GatewayOptions = 
         valkey=Valkey.connect(valkey_url),
         engine=engine,  # type: ignore[arg-type]  # a double of the same surface
         recipe=CharacterRecipe(),
+        answer_secret=PEPPER,
     )
     return House(parts, engine, tenant.id, issued.secret, issued.key.id)
 

@@ -41,7 +41,7 @@ def sweeper(
 async def funded(house: House, lease_s: float) -> Admission:
     admission = Admission(house.parts.valkey, lease_s=lease_s)
     balance = await house.parts.ledger.balance(house.tenant_id)
-    await admission.project(BalanceVersion(house.tenant_id, balance.total, balance.version))
+    await admission.project(BalanceVersion(house.tenant_id, balance.spendable, balance.version))
     return admission
 
 

@@ -5,8 +5,10 @@ from collections.abc import Iterator
 
 from litestar.routes import HTTPRoute
 
+from billing.ledger.balance import BillingTerms
+from billing.money import Femto, decimal_of
 from engine.api import TokenChunk
-from tests.gateway.conftest import House
+from tests.gateway.conftest import CREDIT, ROW, House
 from tests.gateway.doubles import END, MODEL, Play, says
 
 OPEN = {"/", "/livez", "/readyz", "/metrics"}
@@ -77,6 +79,7 @@ async def test_models_are_listed_and_shown_by_name(house: House) -> None:
 
 
 async def test_the_balance_is_the_ledgers_in_exact_decimals(house: House) -> None:
+    """BerriAI/litellm#8867: what is shown is exact, never binary noise."""
     async with house.session.get(f"{house.url}/user/balance", headers=house.headers) as answer:
         assert await answer.json() == {
             "is_available": True,
@@ -96,6 +99,33 @@ async def test_the_balance_is_the_ledgers_in_exact_decimals(house: House) -> Non
         (shown,) = (await answer.json())["balance_infos"]
     whole, fraction = shown["total_balance"].split(".")
     assert int(whole) * 10**15 + int(fraction.ljust(15, "0")) == 10**15 - row.charge
+
+
+async def test_a_postpaid_tenant_is_shown_what_it_owes_and_is_served_up_to_its_credit_limit(
+    house: House,
+) -> None:
+    rates = ROW.standard
+    cost = len("user:Hi\n") * rates.miss + 6 * rates.output
+    worst = len("user:Hi\n") * rates.miss + 100 * rates.output
+    terms = BillingTerms("postpaid", Femto(cost + worst))
+    await house.admission.project(await house.parts.ledger.agree(house.tenant_id, terms))
+    for status in (200, 200, 402):
+        async with house.chat() as answer:
+            assert answer.status == status, await answer.text()
+    async with house.session.get(f"{house.url}/user/balance", headers=house.headers) as answer:
+        shown = await answer.json()
+    assert shown == {
+        "is_available": True,
+        "balance_infos": [
+            {
+                "currency": "USD",
+                "total_balance": decimal_of(Femto(CREDIT - 2 * cost)),
+                "granted_balance": "1.00",
+                "topped_up_balance": decimal_of(Femto(-2 * cost)),
+            }
+        ],
+    }
+    assert await house.parts.ledger.check_integrity() == []
 
 
 async def test_the_root_answers_probes_without_a_key(house: House) -> None:

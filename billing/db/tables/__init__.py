@@ -1,23 +1,28 @@
 """All tables. Money is NUMERIC(38,0) femto-units; instants are TIMESTAMPTZ; the ledger only grows."""
 
+from billing.db.tables.idempotency import idempotency_record
 from billing.db.tables.ledger import balance, credit_lot, ledger_entry, ledger_transaction
 from billing.db.tables.pricing import price_row, price_window
 from billing.db.tables.receipts import attestation
 from billing.db.tables.schema import metadata
 from billing.db.tables.tenancy import api_key, tenant
+from billing.db.tables.top_up import auto_top_up, top_up_request
 from billing.db.tables.usage import usage_attempt, usage_event
 
 __all__ = [
     "api_key",
     "attestation",
+    "auto_top_up",
     "balance",
     "credit_lot",
+    "idempotency_record",
     "ledger_entry",
     "ledger_transaction",
     "metadata",
     "price_row",
     "price_window",
     "tenant",
+    "top_up_request",
     "usage_attempt",
     "usage_event",
 ]

@@ -35,7 +35,13 @@ ledger_transaction: Final = Table(
         unique=True,
         postgresql_where=text("idempotency_key IS NOT NULL"),
     ),
-    CheckConstraint("kind IN ('charge', 'credit', 'expiry')", name="kind"),
+    Index("ix_ledger_transaction_movement", "tenant_id", "id", postgresql_where=text("kind <> 'charge'")),
+    CheckConstraint(
+        "kind IN ('charge', 'credit', 'expiry', 'refund', 'write_off', 'correction')", name="kind"
+    ),
+    CheckConstraint(
+        "kind = 'charge' OR (coalesce(actor, '') <> '' AND coalesce(reason, '') <> '')", name="explained"
+    ),
 )
 
 credit_lot: Final = Table(
@@ -48,9 +54,11 @@ credit_lot: Final = Table(
     Column("remaining", FemtoNumeric, nullable=False, comment="projection of the entries of this lot"),
     Column("created_at", instant(), nullable=False),
     Column("expires_at", instant()),
+    Column("priority", SmallInteger, nullable=False, server_default=text("50"), comment="lower goes first"),
     CheckConstraint("account IN ('granted', 'topped_up')", name="account"),
     CheckConstraint("amount > 0", name="amount"),
     CheckConstraint("remaining BETWEEN 0 AND amount", name="remaining"),
+    CheckConstraint("priority BETWEEN 1 AND 100", name="priority"),
     Index("ix_credit_lot_open", "tenant_id", postgresql_where=text("remaining > 0")),
     Index("ix_credit_lot_expiring", "expires_at", postgresql_where=text("remaining > 0")),
 )
@@ -64,7 +72,11 @@ ledger_entry: Final = Table(
     Column("account", Text, nullable=False),
     Column("lot_id", Uuid, ForeignKey("credit_lot.id")),
     Column("amount", FemtoNumeric, nullable=False),
-    CheckConstraint("account IN ('granted', 'topped_up', 'revenue', 'promotion', 'cash')", name="account"),
+    CheckConstraint(
+        "account IN ('granted', 'topped_up', 'receivable',"
+        " 'revenue', 'promotion', 'cash', 'breakage', 'bad_debt')",
+        name="account",
+    ),
     CheckConstraint("amount <> 0", name="amount"),
 )
 
@@ -75,4 +87,5 @@ balance: Final = Table(
     Column("granted", FemtoNumeric, nullable=False),
     Column("topped_up", FemtoNumeric, nullable=False, comment="negative: debt"),
     Column("version", BigInteger, nullable=False),
+    Column("receivable", FemtoNumeric, nullable=False, server_default=text("0"), comment="negative: owed"),
 )

@@ -2,8 +2,19 @@
 
 from typing import Final
 
-from sqlalchemy import CheckConstraint, Column, ForeignKey, Index, LargeBinary, Table, Text, UniqueConstraint
+from sqlalchemy import (
+    CheckConstraint,
+    Column,
+    ForeignKey,
+    Index,
+    LargeBinary,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
 
+from billing.db.columns import FemtoNumeric
 from billing.db.tables.schema import instant, metadata
 
 tenant: Final = Table(
@@ -13,9 +24,13 @@ tenant: Final = Table(
     Column("name", Text, nullable=False, unique=True),
     Column("currency", Text, nullable=False),
     Column("created_at", instant(), nullable=False),
+    Column("billing_mode", Text, nullable=False, server_default=text("'prepaid'")),
+    Column("credit_limit", FemtoNumeric, nullable=False, server_default=text("0"), comment="postpaid's"),
     UniqueConstraint("id", "currency"),
     CheckConstraint("name <> ''", name="named"),
     CheckConstraint("currency ~ '^[A-Z]{3}$'", name="currency"),
+    CheckConstraint("billing_mode IN ('prepaid', 'postpaid')", name="billing_mode"),
+    CheckConstraint("credit_limit >= 0", name="credit_limit"),
 )
 
 api_key: Final = Table(

@@ -139,8 +139,8 @@ def test_granted_credit_is_exact_and_can_be_spent_at_once(
     first = kvitto("credit", "grant", name, "0.000000000000001", "--json").told
     assert first["balance"] == first["amount"] == "0.000000000000001"
     assert not admits(cli_settings, tenant["id"], "0.1")
-    second = kvitto("credit", "grant", tenant["id"], "0.3", "--kind", "topped_up", "--json").told
-    assert (second["balance"], second["kind"]) == ("0.300000000000001", "topped_up")
+    second = kvitto("credit", "top-up", tenant["id"], "0.3", "--json").told
+    assert (second["balance"], second["kind"]) == ("0.300000000000001", "credit")
     assert admits(cli_settings, tenant["id"], "0.3")
     (row,) = [row for row in kvitto("tenant", "list", "--json").told if row["id"] == tenant["id"]]
     assert (row["granted"], row["topped_up"]) == ("0.000000000000001", "0.3")

@@ -25,7 +25,9 @@ HEAVY = (
 OF_THE_ISSUE = {
     "up", "status", "logs", "restart", "down",
     "tenant create", "tenant list", "key create", "key list", "key revoke",
-    "credit grant", "price list", "price show", "usage", "chat", "store stat", "store verify", "store sweep",
+    "balance", "credit grant", "credit top-up", "credit refund", "credit write-off", "credit correct",
+    "credit list", "credit terms", "credit auto",
+    "price list", "price show", "usage", "chat", "store stat", "store verify", "store sweep",
     "store erase", "store retire", "admission rebuild",
 }  # fmt: skip
 PRINTS_ROWS = OF_THE_ISSUE - {"up", "logs", "restart", "down"}
