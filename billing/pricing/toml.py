@@ -68,7 +68,7 @@ def read(text: str, place: str = "price book") -> PriceBook:
 
 
 def shipped(name: str) -> PriceBook:
-    """A book that comes with Kvitto: ``demo``, ``deepseek-2025`` or ``deepseek-2026``."""
+    """A book that comes with Kvitto: ``demo``, or ``deepseek``, whose rows are DeepSeek's price history."""
     file = resources.files("billing.pricing") / "books" / f"{name}.toml"
     return read(file.read_text(encoding="utf-8"), f"{name}.toml")
 

@@ -4,6 +4,7 @@ import pytest
 
 from billing.errors import PriceInvalid, PriceMissing
 from billing.money import rate_of
+from billing.pricing.rates import Rates
 from billing.pricing.toml import read, shipped
 
 SECOND = timedelta(seconds=1)
@@ -72,24 +73,64 @@ def test_two_rows_of_the_same_instant_are_refused():
 
 
 def test_the_row_in_force_is_the_latest_that_has_begun():
-    book = shipped("deepseek-2025")
+    book = shipped("deepseek")
     change = datetime(2025, 9, 5, 16, tzinfo=UTC)
     assert book.row("deepseek-chat", "USD", change - SECOND).standard.miss == rate_of("0.27")
     assert book.row("deepseek-chat", "USD", change).standard.miss == rate_of("0.56")
 
 
+# `contracts.md`, 2.7: from when on, and hit, miss and output by window.
+HISTORY = [
+    ("deepseek-chat", "USD", "2025-02-26T16:30:00Z", ".07/.27/1.10", ".035/.135/.55"),
+    ("deepseek-reasoner", "USD", "2025-02-26T16:30:00Z", ".14/.55/2.19", ".035/.135/.55"),
+    ("deepseek-chat", "USD", "2025-09-05T16:00:00Z", ".07/.56/1.68", None),
+    ("deepseek-reasoner", "USD", "2025-09-05T16:00:00Z", ".07/.56/1.68", None),
+    ("deepseek-v4-flash", "USD", "2026-01-01T00:00:00Z", ".0028/.14/.28", None),
+    ("deepseek-v4-pro", "USD", "2026-01-01T00:00:00Z", ".003625/.435/.87", None),
+    ("deepseek-v4-flash", "USD", "2026-08-16T16:00:00Z", ".014/.44/1.32", ".007/.22/.66"),
+    ("deepseek-v4-pro", "USD", "2026-08-16T16:00:00Z", ".044/1.32/3.96", ".022/.66/1.98"),
+    ("deepseek-v4-flash", "USD", "2026-08-22T16:00:00Z", ".014/.44/1.32", ".007/.22/.66"),
+    ("deepseek-v4-pro", "USD", "2026-08-22T16:00:00Z", ".044/1.32/3.96", ".022/.66/1.98"),
+    ("deepseek-v4-pro", "CNY", "2026-08-22T16:00:00Z", ".30/9/27", ".15/4.5/13.5"),
+    *(
+        (model, *prices)
+        for model in ("deepseek-flash", "deepseek-v4-flash", "deepseek-v4-flash-vision-exp")
+        for prices in (
+            ("USD", "2026-09-10T04:00:00Z", ".006/.30/1.20", ".003/.15/.60"),
+            ("CNY", "2026-09-10T04:00:00Z", ".04/2/8", ".02/1/4"),
+        )
+    ),
+]
+
+
+def test_the_shipped_deepseek_book_is_the_published_history_and_nothing_else():
+    def rates(text: str) -> Rates:
+        return Rates(*(rate_of(f"0{price}" if price[0] == "." else price) for price in text.split("/")))
+
+    told = []
+    for row in shipped("deepseek").rows:
+        named = {row.standard_name: row.standard} | {window.name: window.rates for window in row.windows}
+        dear = named.get("peak") or named["standard"]
+        told.append((row.model, row.currency, row.effective_from, dear, named.get("offpeak")))
+    published = [
+        (model, currency, datetime.fromisoformat(at), rates(dear), cheap and rates(cheap))
+        for model, currency, at, dear, cheap in HISTORY
+    ]
+    assert sorted(told, key=str) == sorted(published, key=str)
+
+
 @pytest.mark.parametrize(("model", "currency"), [("nobody", "USD"), ("deepseek-chat", "EUR")])
 def test_a_model_or_currency_without_prices_is_an_error(model: str, currency: str):
     with pytest.raises(PriceMissing):
-        shipped("deepseek-2025").row(model, currency, datetime(2025, 9, 5, tzinfo=UTC))
+        shipped("deepseek").row(model, currency, datetime(2025, 9, 5, tzinfo=UTC))
 
 
 def test_no_price_covers_an_instant_before_the_first_row():
     with pytest.raises(PriceMissing):
-        shipped("deepseek-2025").row("deepseek-chat", "USD", datetime(2025, 2, 26, 16, 29, 59, tzinfo=UTC))
+        shipped("deepseek").row("deepseek-chat", "USD", datetime(2025, 2, 26, 16, 29, 59, tzinfo=UTC))
 
 
-@pytest.mark.parametrize("name", ["demo", "deepseek-2025", "deepseek-2026"])
+@pytest.mark.parametrize("name", ["demo", "deepseek"])
 def test_off_peak_hours_of_shipped_books_never_cost_more(name: str):
     for row in shipped(name).rows:
         named = {row.standard_name: row.standard} | {window.name: window.rates for window in row.windows}

@@ -35,22 +35,43 @@ def test_public_bug_reports_are_charged_right(case: dict[str, Any]):
 
 
 @pytest.mark.parametrize(
-    ("book", "model", "instant", "charge"),
+    ("model", "instant", "charge"),
     [
-        ("deepseek-2026", "deepseek-flash", "2026-09-21T00:30:00Z", "0.000209472"),
-        ("deepseek-2026", "deepseek-flash", "2026-09-21T01:00:00Z", "0.000418944"),
-        ("deepseek-2026", "deepseek-v4-pro", "2026-09-21T00:30:00Z", "0.000732688"),
-        ("deepseek-2026", "deepseek-v4-pro", "2026-09-21T01:00:00Z", "0.001465376"),
-        ("deepseek-2026", "deepseek-v4-flash", "2026-08-16T15:59:59Z", "0.0001115072"),
-        ("deepseek-2025", "deepseek-chat", "2025-03-03T12:00:00Z", "0.0004492"),
-        ("deepseek-2025", "deepseek-chat", "2025-03-03T20:00:00Z", "0.00022460"),
-        ("deepseek-2025", "deepseek-chat", "2025-09-06T12:00:00Z", "0.00067424"),
+        ("deepseek-flash", "2026-09-21T00:30:00Z", "0.000209472"),
+        ("deepseek-flash", "2026-09-21T01:00:00Z", "0.000418944"),
+        ("deepseek-v4-pro", "2026-09-21T00:30:00Z", "0.000732688"),
+        ("deepseek-v4-pro", "2026-09-21T01:00:00Z", "0.001465376"),
+        ("deepseek-v4-flash", "2026-08-16T15:59:59Z", "0.0001115072"),
+        ("deepseek-chat", "2025-03-03T12:00:00Z", "0.0004492"),
+        ("deepseek-chat", "2025-03-03T20:00:00Z", "0.00022460"),
+        ("deepseek-chat", "2025-09-06T12:00:00Z", "0.00067424"),
     ],
 )
-def test_published_deepseek_prices_give_the_known_charges(book: str, model: str, instant: str, charge: str):
+def test_published_deepseek_prices_give_the_known_charges(model: str, instant: str, charge: str):
     usage = TokenUsage(cache_hit=1024, cache_owed=0, cache_write=0, cache_miss=176, output=300)
-    rated = rate(shipped(book), model, "USD", usage, datetime.fromisoformat(instant))
+    rated = rate(shipped("deepseek"), model, "USD", usage, datetime.fromisoformat(instant))
     assert Decimal(decimal_of(rated.amount)) == Decimal(charge)
+
+
+@pytest.mark.parametrize(
+    ("model", "instant", "buckets", "charge"),
+    [
+        ("deepseek-flash", "2026-09-22T08:00:00Z", (400_000, 600_000, 1_000_000), "1.3824"),
+        ("deepseek-v4-pro", "2026-09-21T01:00:00Z", (400_000, 600_000, 1_000_000), "4.7696"),
+        ("deepseek-flash", "2026-09-24T10:00:00Z", (400_000, 600_000, 1_000_000), "0.6912"),
+        ("deepseek-flash", "2026-09-26T02:00:00Z", (100_000, 20_000, 4_000), "0.0057"),
+        ("deepseek-flash", "2026-09-22T08:00:00Z", (100_000, 20_000, 4_000), "0.0114"),
+        ("deepseek-v4-pro", "2026-09-26T02:00:00Z", (100_000, 20_000, 4_000), "0.02332"),
+        ("deepseek-v4-pro", "2026-09-22T08:00:00Z", (100_000, 20_000, 4_000), "0.04664"),
+    ],
+)
+def test_long_requests_at_published_deepseek_prices(
+    model: str, instant: str, buckets: tuple[int, int, int], charge: str
+):
+    hit, miss, output = buckets
+    usage = TokenUsage(cache_hit=hit, cache_owed=0, cache_write=0, cache_miss=miss, output=output)
+    rated = rate(shipped("deepseek"), model, "USD", usage, datetime.fromisoformat(instant))
+    assert decimal_of(rated.amount) == charge
 
 
 def test_owed_tokens_cost_what_hits_cost():
