@@ -48,13 +48,19 @@ class PriceMissing(BillingError):
 
 @dataclass(eq=False)
 class PriceInvalid(BillingError):
-    """A price book says something that is no price; ``place`` says where in it."""
+    """A price book says something that is no price.
+
+    ``place`` says where in it; ``file`` and ``line`` where that is written, if it was read from one.
+    """
 
     place: str
     reason: str
+    file: str | None = None
+    line: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.reason}"
+        written = "" if self.file is None else f"{self.file}:{self.line}: "
+        return f"{written}{self.place}: {self.reason}"
 
 
 @dataclass(eq=False)

@@ -4,9 +4,10 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from billing.db.transaction import Database
-from billing.errors import PriceConflict
+from billing.errors import PriceConflict, PriceInvalid
 from billing.pricing import repository
 from billing.pricing.book import PriceBook
+from billing.pricing.contradictions import contradictions
 
 LEAD: Final = timedelta(seconds=10)  # gateways read the book anew every two seconds
 
@@ -24,9 +25,13 @@ class Prices:
             How many were added. Rows published already, and the same, count as nothing.
 
         Raises:
+            PriceInvalid: a row contradicts itself.
             PriceConflict: a row differs from the published one of its instant; or takes effect sooner than
                 10 s after ``at`` for a model with prices in this currency: gateways may be rating by them.
         """
+        for row in book.rows:
+            for _, reason in contradictions(row):
+                raise PriceInvalid(row.id, reason)
         async with self._database.transaction() as connection:
             await repository.lock(connection)
             published = {row.id: row for row in await repository.select_rows(connection)}

@@ -5,7 +5,7 @@ import pytest
 from billing.errors import PriceInvalid, PriceMissing
 from billing.money import rate_of
 from billing.pricing.rates import Rates
-from billing.pricing.toml import read, shipped
+from billing.pricing.toml import examine, read, shipped
 
 SECOND = timedelta(seconds=1)
 ROW = """
@@ -44,32 +44,87 @@ def test_each_of_the_hours_becomes_a_window():
 @pytest.mark.parametrize(
     ("right", "wrong", "place"),
     [
-        ('miss_per_mtok = "0.1"', "miss_per_mtok = 0.1", "price 1.miss_per_mtok"),
-        ('miss_per_mtok = "0.1"', 'miss_per_mtok = "0.0000005"', "price 1.miss_per_mtok"),
-        ('miss_per_mtok = "0.1"', 'miss_per_mtok = "0.12345678901"', "price 1.miss_per_mtok"),
-        ('miss_per_mtok = "0.1"', "", "price 1.miss_per_mtok"),
-        ('miss_per_mtok = "0.1"', 'miss = "0.1"', "price 1: unknown key 'miss'"),
-        ("2026-01-01T00:00:00Z", "2026-01-01T00:00:00", "price 1.effective_from"),
-        ("2026-01-01T00:00:00Z", "2026-01-01T00:00:00.5Z", "price 1.effective_from"),
-        ('"admitted"', '"sent"', "price 1.instant"),
-        ('"USD"', '"usd"', "price 1.currency"),
-        ('"Asia/Shanghai"', '"Beijing"', "price 1, window 1.zone"),
-        ('"22:00-24:00"', '"22:00-25:00"', "price 1, window 1.hours"),
-        ('"mon"', '"monday"', "price 1, window 1.days"),
-        ('"CN"', '"XX"', "price 1, window 1.not_on_holidays_of"),
-        ("[[price]]", "[[price", "book"),
-        ("[[price]]", "[price]", "book: price"),
+        ('miss_per_mtok = "0.1"', "miss_per_mtok = 0.1", "8: price 1.miss_per_mtok: must be a text"),
+        ('miss_per_mtok = "0.1"', 'miss_per_mtok = "0.1234567891"', "8: price 1.miss_per_mtok"),
+        ('miss_per_mtok = "0.1"', 'miss_per_mtok = "100000.1"', "8: price 1.miss_per_mtok"),
+        ('miss_per_mtok = "0.1"', 'miss_per_mtok = "-1"', "8: price 1.miss_per_mtok"),
+        ('miss_per_mtok = "0.1"', "", "2: price 1.miss_per_mtok: missing"),
+        ('miss_per_mtok = "0.1"', 'miss = "0.1"', "8: price 1.miss: unknown key"),
+        ('miss_per_mtok = "0.1"', 'miss_per_mtok = "0.005"', "2: price 1: a hit costs more"),
+        ("2026-01-01T00:00:00Z", "2026-01-01T00:00:00", "5: price 1.effective_from"),
+        ("2026-01-01T00:00:00Z", "2026-01-01T00:00:00.5Z", "5: price 1.effective_from"),
+        ("2026-01-01T00:00:00Z", "0001-01-01T00:00:00+09:00", "5: price 1.effective_from"),
+        ('"admitted"', '"sent"', "6: price 1.instant"),
+        ('"USD"', '"usd"', "4: price 1.currency"),
+        ('"USD"', '"UDS"', "4: price 1.currency: 'UDS' is none of USD, CNY, EUR"),
+        ('"Asia/Shanghai"', '"Beijing"', "13: price 1, window 1.zone"),
+        ('"22:00-24:00"', '"22:00-25:00"', "14: price 1, window 1.hours"),
+        ('"mon"', '"monday"', "15: price 1, window 1.days"),
+        ('"CN"', '"XX"', "16: price 1, window 1.not_on_holidays_of"),
+        ('"night"', '"standard"', "11: price 1, window 1: 'standard' is also the name of other rates"),
+        ('"00:00-06:00"', '"23:30-06:00"', "11: price 1, window 1: 'night' is open at the same time"),
+        ("[[price]]", "[[price", "2: TOML"),
+        ("[[price]]", "[price]", "2: price: must be an array of tables"),
+        ("[[price]]", "[[prices]]", "2: prices: unknown key"),
     ],
 )
-def test_a_wrong_price_file_is_refused_with_the_place(right: str, wrong: str, place: str):
-    with pytest.raises(PriceInvalid, match="book") as refused:
-        read((ROW + WINDOW).replace(right, wrong, 1), "book")
-    assert place in str(refused.value)
+def test_a_wrong_price_file_is_refused_with_file_line_and_reason(right: str, wrong: str, place: str):
+    with pytest.raises(PriceInvalid) as refused:
+        read((ROW + WINDOW).replace(right, wrong, 1), "book.toml")
+    assert str(refused.value).startswith(f"book.toml:{place}")
+
+
+def test_a_price_typed_per_token_is_refused_and_the_key_says_the_unit():
+    """BerriAI/litellm#20615: 0.14 per 1M tokens, typed as 0.00000014 a token."""
+    with pytest.raises(PriceInvalid, match=r"^book:8: price 1\.miss_per_mtok: .* is no price per 1M tokens"):
+        read(ROW.replace('miss_per_mtok = "0.1"', 'miss_per_mtok = "0.00000014"'), "book")
+
+
+def test_an_instant_with_an_offset_is_converted():
+    """BerriAI/litellm#34896: nine o'clock in Tokyo is midnight in UTC."""
+    (row,) = read(ROW.replace("00:00:00Z", "09:00:00+09:00")).rows
+    assert (row.effective_from, row.id) == (datetime(2026, 1, 1, tzinfo=UTC), "m/USD/2026-01-01T00:00:00Z")
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "price = []", "[[" * 9_999, "a = " + "9" * 9_999, "\0"])
+def test_what_is_no_price_book_at_all_is_refused(text: str):
+    with pytest.raises(PriceInvalid, match=r"^book:1: "):
+        read(text, "book")
 
 
 def test_two_rows_of_the_same_instant_are_refused():
-    with pytest.raises(PriceInvalid):
-        read(ROW + ROW)
+    with pytest.raises(PriceInvalid, match=r"^book:12: price 2: another row of the same model"):
+        read(ROW + "\n" + ROW.replace("2026-01-01T00:00:00Z", "2025-12-31T19:00:00-05:00"), "book")
+
+
+def test_each_row_that_is_wrong_is_found():
+    wrong = ROW.replace("m", "n", 1) + ROW.replace('"USD"', '"XXX"') + ROW + ROW.replace('"0.1"', '"1e3"')
+    rows, faults = examine(wrong, "book")
+    assert [row.model for row in rows] == ["m"]
+    assert [fault.line for fault in faults] == [3, 13, 35]
+
+
+@pytest.mark.parametrize(
+    ("hours", "day", "zone", "where"),
+    [
+        ("05:00-07:00", "mon", "Asia/Shanghai", "Monday at 05:00, Asia/Shanghai"),
+        ("05:00-07:00", "tue", "Asia/Shanghai", None),
+        ("05:00-07:00", "sun", "Asia/Tokyo", "Sunday at 05:00, Asia/Tokyo"),
+        ("05:00-07:00", "fri", "Asia/Tokyo", None),
+        ("21:00-23:30", "sun", "Asia/Shanghai", "Sunday at 22:00, Asia/Shanghai"),
+        # Half past ten in the evening there is half past five in Shanghai, in summer alone.
+        ("22:30-23:30", "sat", "Europe/London", "Saturday at 22:30, Europe/London"),
+        ("22:30-23:30", "sat", "UTC", None),
+    ],
+)
+def test_windows_never_overlap(hours: str, day: str, zone: str, where: str | None):
+    other = WINDOW.replace("night", "other").replace("Asia/Shanghai", zone)
+    other = other.replace('"22:00-24:00", "00:00-06:00"', f'"{hours}"').replace('"mon", "sun"', f'"{day}"')
+    if where is None:
+        assert len(read(ROW + WINDOW + other).rows[0].windows) == 3
+    else:
+        with pytest.raises(PriceInvalid, match=f"^book:21: price 1, window 2: .*: {where}"):
+            read(ROW + WINDOW + other, "book")
 
 
 def test_the_row_in_force_is_the_latest_that_has_begun():

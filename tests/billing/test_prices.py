@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from billing.errors import PriceConflict
+from billing.errors import PriceConflict, PriceInvalid
 from billing.pricing.book import PriceBook
 from billing.pricing.service import LEAD
 from billing.pricing.toml import shipped
@@ -54,3 +54,10 @@ async def test_a_book_with_one_bad_row_is_not_published_at_all(house: Any):
     with pytest.raises(PriceConflict):
         await house.prices.publish(PriceBook((fresh, changed)), "ann", AT)
     assert "half" not in {row.model for row in (await house.prices.book()).rows}
+
+
+async def test_a_row_that_contradicts_itself_is_not_published_however_it_was_made(house: Any):
+    row = house.book.rows[0]
+    backwards = replace(row, model="backwards", standard=replace(row.standard, hit=row.standard.miss + 1))
+    with pytest.raises(PriceInvalid):
+        await house.prices.publish(PriceBook((backwards,)), "ann", AT)
