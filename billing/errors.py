@@ -3,8 +3,11 @@
 BillingError
 ├── UsageInvalid        the engine reported impossible token counts
 ├── PriceMissing        no price covers (model, currency, instant)
+├── TierMissing         the price in force does not offer this tier
 ├── PriceInvalid        a price book says something that is no price
 ├── PriceConflict       a published price row cannot be changed, nor be put in force unseen
+├── PlanMissing         no price plan has this name
+├── PlanConflict        a plan's name is taken, or a tenant cannot be placed on it like that
 ├── AmountInvalid       a text or number is no amount of money that can be granted
 ├── GrantConflict       an idempotency key already names another grant
 ├── TenantMissing       no tenant has this name or id
@@ -47,6 +50,18 @@ class PriceMissing(BillingError):
 
 
 @dataclass(eq=False)
+class TierMissing(BillingError):
+    """The price in force does not offer this tier."""
+
+    model: str
+    currency: str
+    tier: str
+
+    def __str__(self) -> str:
+        return f"{self.model} is not offered in {self.currency} at the tier {self.tier!r}"
+
+
+@dataclass(eq=False)
 class PriceInvalid(BillingError):
     """A price book says something that is no price.
 
@@ -72,6 +87,27 @@ class PriceConflict(BillingError):
 
     def __str__(self) -> str:
         return f"price {self.price_row_id}: {self.reason}"
+
+
+@dataclass(eq=False)
+class PlanMissing(BillingError):
+    """No price plan has this name."""
+
+    plan: str
+
+    def __str__(self) -> str:
+        return f"no price plan {self.plan!r}"
+
+
+@dataclass(eq=False)
+class PlanConflict(BillingError):
+    """A plan's name is taken, or a tenant cannot be placed on it like that."""
+
+    plan: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"price plan {self.plan!r}: {self.reason}"
 
 
 @dataclass(eq=False)

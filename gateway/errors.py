@@ -63,6 +63,10 @@ def _no_price(error: billing.PriceMissing) -> Answer:
     )
 
 
+def _no_tier(error: billing.TierMissing) -> Answer:
+    return _invalid(400, str(error), "service_tier", "service_tier_unavailable")
+
+
 def _no_model(error: refusal.ModelUnknown) -> Answer:
     return _invalid(404, f"the model {error.model!r} does not exist", "model", "model_not_found")
 
@@ -90,6 +94,7 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     refusal.KeyRefused: _no_key,
     refusal.ModelUnknown: _no_model,
     billing.PriceMissing: _no_price,
+    billing.TierMissing: _no_tier,
     # what it cannot pay for
     refusal.BalanceInsufficient: lambda _: _payment(
         "insufficient_balance",
@@ -120,6 +125,8 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     billing.UsageInvalid: _internal,
     billing.PriceInvalid: _internal,
     billing.PriceConflict: _internal,
+    billing.PlanMissing: _internal,
+    billing.PlanConflict: _internal,
     billing.AmountInvalid: _internal,
     billing.GrantConflict: _internal,
     billing.TenantMissing: _internal,

@@ -20,13 +20,28 @@ _YEAR_DAYS: Final = 366
 def contradictions(row: PriceRow) -> Iterator[Contradiction]:
     """Find what is wrong with a row: the position of the window at fault (None: the row itself), and why.
 
-    Gaps in time cannot be: a row holds until the next one, and where no window is open its own rates do.
+    Gaps in time cannot be: a public row holds until the next one, and where no window is open the row's own
+    rates do. What can be missing is a price of a tier, or of cache writes, at some hours or in some tier.
     """
+    if row.plan is not None and row.tenant_id is not None:
+        yield None, "it is a plan's or a tenant's, not both"
+    if row.effective_until is not None:
+        if row.plan is None and row.tenant_id is None:
+            yield None, "the public price never ends: the next row takes its place"
+        if row.effective_until < row.effective_from:
+            yield None, "it ends before it begins"
     for position, rates in ((None, row.standard), *((n, w.rates) for n, w in enumerate(row.windows))):
-        if rates.hit > rates.miss:
-            yield position, "a hit costs more than a miss"
-        if (rates.write is None) != (row.standard.write is None):
-            yield position, "cache writes have a price in one part of the row and none in another"
+        for tier, of_tier in rates.offered.items():
+            if of_tier.hit > of_tier.miss:
+                yield position, f"a hit costs more than a miss ({tier})"
+            if (of_tier.write is None) != (row.standard.write is None):
+                yield (
+                    position,
+                    f"a gap: cache writes have a price in one part of the row only ({tier})",
+                )
+        if rates.offered.keys() != row.standard.offered.keys():
+            differing = ", ".join(sorted(rates.offered.keys() ^ row.standard.offered.keys()))
+            yield position, f"a gap: the row and this window do not offer the same tiers ({differing})"
     yield from _ambiguous(row)
     yield from _overlapping(row)
 

@@ -94,3 +94,10 @@ class Table:
             raise self.fault(f"must be an array of tables, [[{key}]]", key)
         for number, each in enumerate(tables, start=1):
             yield Table(each, self.source, (*self.path, key, number))
+
+    def table(self, key: str) -> "Table":
+        """A table that is there."""
+        table = self.values.get(key)
+        if not isinstance(table, dict):
+            raise self.fault(f"must be a table, [{key}]", key)
+        return Table(table, self.source, (*self.path, key))

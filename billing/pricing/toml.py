@@ -17,11 +17,17 @@ days = ["mon", "tue"]                     # absent: every day
 not_on_holidays_of = "CN"                 # absent: holidays are days like others
 hit_per_mtok = "0.01"
 ...
+
+Optional in a row and in its windows: `write_per_mtok`, the price of cache writes, and the tables
+[price.flex], [price.batch], [price.window.flex], [price.window.batch] with the full rates of these tiers.
+Optional in a row: `plan = "gold"` or `tenant = "ten_…"`, whose own price it then is, and
+`effective_until` of such a row.
 """
 
 import re
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import time
 from decimal import Decimal
 from importlib import resources
@@ -35,6 +41,7 @@ from billing.pricing.lines import Lines
 from billing.pricing.rates import Rates
 from billing.pricing.table import Source, Table
 from billing.pricing.window import EVERY_DAY, Window, is_calendar
+from billing.usage import Tier
 
 CURRENCIES: Final = ("USD", "CNY", "EUR")
 DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -42,9 +49,13 @@ DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _HOURS: Final = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-(?:([01]\d|2[0-3]):([0-5]\d)|24:00)", re.ASCII)
 _MODEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}", re.ASCII)
 _SYNTAX_LINE: Final = re.compile(r"at line (\d+)")
+_PLAN: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}", re.ASCII)
+_TENANT: Final = re.compile(r"ten_[A-Za-z0-9_-]{1,60}", re.ASCII)
 _RATES: Final = {"hit_per_mtok", "miss_per_mtok", "output_per_mtok", "write_per_mtok"}
-_ROW: Final = {"model", "currency", "effective_from", "instant", "standard_name", "window"} | _RATES
-_WINDOW: Final = {"name", "zone", "hours", "days", "not_on_holidays_of"} | _RATES
+_TIERED: Final = {"flex", "batch"} | _RATES
+_OWNED: Final = {"plan", "tenant", "effective_until"}
+_ROW: Final = {"model", "currency", "effective_from", "instant", "standard_name", "window"} | _OWNED | _TIERED
+_WINDOW: Final = {"name", "zone", "hours", "days", "not_on_holidays_of"} | _TIERED
 
 
 def read(text: str, file: str = "price book") -> PriceBook:
@@ -101,6 +112,9 @@ def _row(table: Table) -> PriceRow:
         standard=_rates(table),
         windows=tuple(window for _, window in windows),
         standard_name=table.text("standard_name") if "standard_name" in table.values else STANDARD,
+        plan=table.text("plan", _PLAN) if "plan" in table.values else None,
+        tenant_id=table.text("tenant", _TENANT) if "tenant" in table.values else None,
+        effective_until=table.instant("effective_until") if "effective_until" in table.values else None,
     )
     for position, reason in contradictions(row):
         raise (table if position is None else windows[position][0]).fault(reason)
@@ -140,6 +154,20 @@ def _days(table: Table) -> frozenset[int]:
 
 
 def _rates(table: Table) -> Rates:
+    return replace(
+        _rates_of_tier(table), flex=_optional_tier(table, "flex"), batch=_optional_tier(table, "batch")
+    )
+
+
+def _optional_tier(table: Table, tier: Tier) -> Rates | None:
+    if tier not in table.values:
+        return None
+    of_tier = table.table(tier)
+    of_tier.only(_RATES)
+    return _rates_of_tier(of_tier)
+
+
+def _rates_of_tier(table: Table) -> Rates:
     return Rates(
         hit=table.rate("hit_per_mtok"),
         miss=table.rate("miss_per_mtok"),

@@ -1,11 +1,15 @@
-from datetime import UTC, datetime, timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, time, timedelta
 
 import pytest
 
 from billing.errors import PriceInvalid, PriceMissing
 from billing.money import rate_of
+from billing.pricing.book import PriceBook, PriceRow
 from billing.pricing.rates import Rates
 from billing.pricing.toml import examine, read, shipped
+from billing.pricing.window import Window
+from billing.pricing.writing import write
 
 SECOND = timedelta(seconds=1)
 ROW = """
@@ -194,3 +198,75 @@ def test_off_peak_hours_of_shipped_books_never_cost_more(name: str):
                 assert named[cheap].hit <= named[dear].hit
                 assert named[cheap].miss < named[dear].miss
                 assert named[cheap].output < named[dear].output
+
+
+BATCH = """
+[price.batch]
+hit_per_mtok = "0.005"
+miss_per_mtok = "0.05"
+output_per_mtok = "0.1"
+"""
+
+
+def test_a_row_may_price_tiers_and_cache_writes_and_be_a_plans_or_a_tenants():
+    more = 'write_per_mtok = "0.125"\n'
+    in_batch = BATCH.replace('output_per_mtok = "0.1"', 'output_per_mtok = "0.1"\nwrite_per_mtok = "0.06"')
+    text = ROW + more + in_batch + WINDOW + more + in_batch.replace("price.", "price.window.")
+    (row,) = read(text).rows
+    batch = Rates(*(rate_of(text) for text in ("0.005", "0.05", "0.1", "0.06")))
+    assert (row.standard.batch, row.standard.flex, row.standard.write) == (batch, None, rate_of("0.125"))
+    assert [window.rates.batch for window in row.windows] == [batch, batch]
+    owned = ROW + 'plan = "gold"\neffective_until = 2026-02-01T09:00:00+09:00\n'
+    (gold,) = read(owned).rows
+    assert (gold.id, gold.plan) == ("m/USD/2026-01-01T00:00:00Z/plan/gold", "gold")
+    assert gold.effective_until == datetime(2026, 2, 1, tzinfo=UTC)
+    assert len(read(ROW + owned + ROW + 'tenant = "ten_a"\n').rows) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (ROW + BATCH + WINDOW, "book:16: price 1, window 1: a gap: the row and this window do not offer"),
+        (ROW + BATCH.replace('"0.05"', '"0"'), "book:2: price 1: a hit costs more than a miss (batch)"),
+        (ROW + BATCH.replace('"0.05"', '"1e9"'), "book:13: price 1, batch.miss_per_mtok"),
+        (ROW + BATCH + "instant = 1", "book:15: price 1, batch.instant: unknown key"),
+        (ROW + "batch = 1", "book:10: price 1.batch: must be a table"),
+        (ROW + BATCH + 'write_per_mtok = "1"', "book:2: price 1: a gap: cache writes"),
+        (ROW + WINDOW + 'write_per_mtok = "1"', "book:11: price 1, window 1: a gap: cache writes"),
+        (ROW + "effective_until = 2026-02-01T00:00:00Z", "book:2: price 1: the public price never ends"),
+        (ROW + 'plan = "gold"\ntenant = "ten_a"', "book:2: price 1: it is a plan's or a tenant's"),
+        (ROW + 'plan = "Gold!"', "book:10: price 1.plan"),
+        (ROW + 'tenant = "acme"', "book:10: price 1.tenant"),
+        (
+            ROW + 'plan = "gold"\neffective_until = 2025-02-01T00:00:00Z',
+            "book:2: price 1: it ends before it begins",
+        ),
+    ],
+)
+def test_what_contradicts_itself_about_tiers_and_owners_is_refused(text: str, reason: str):
+    with pytest.raises(PriceInvalid) as refused:
+        read(text, "book")
+    assert str(refused.value).startswith(reason)
+
+
+@pytest.mark.parametrize("name", ["demo", "deepseek"])
+def test_a_shipped_book_that_is_written_is_read_back_as_it_was(name: str):
+    assert read(write(shipped(name))) == shipped(name)
+
+
+def test_a_row_with_everything_that_is_written_is_read_back_as_it_was():
+    batch = Rates(1_000_000, 2_000_000, 3_000_000, write=0)
+    rates = Rates(1_500_000, 3_000_001, 9_000_000, write=4_000_000, flex=batch, batch=batch)
+    day = Window('"d\\', rates, time(0), time(0), "Asia/Kathmandu", frozenset({6}), "NP")
+    row = PriceRow(
+        model="m",
+        currency="EUR",
+        effective_from=datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC),
+        instant="completed",
+        standard=rates,
+        windows=(day, replace(day, start=time(9), end=time(12), days=frozenset({1, 2}), holidays=None)),
+        standard_name="ü",
+        tenant_id="ten_a",
+        effective_until=datetime(2026, 2, 1, tzinfo=UTC),
+    )
+    assert read(write(PriceBook((row,)))).rows == (row,)
