@@ -65,12 +65,14 @@ async def prepare(books: Books, settings: Settings, at: datetime) -> None:
 
 
 async def _publish(prices: Prices, served_name: str, at: datetime) -> None:
-    shipped = toml.shipped("demo")
-    await prices.publish(shipped, ACTOR, at)
-    covered = {row.model for row in (await prices.book()).rows}
-    if served_name not in covered:
-        rows = tuple(replace(row, model=served_name) for row in shipped.rows)
-        await prices.publish(PriceBook(rows), ACTOR, at)
+    """Publish the shipped books, of each the models that have no price yet: prices of the operator's stay."""
+    demo = toml.shipped("demo").rows
+    served = (replace(row, model=served_name) for row in demo)
+    shipped = {(row.model, row.currency, row.effective_from): row for row in (*demo, *served)}
+    priced = {(row.model, row.currency) for row in (await prices.book()).rows}
+    rows = (*shipped.values(), *toml.shipped("deepseek").rows)
+    fresh = tuple(row for row in rows if (row.model, row.currency) not in priced)
+    await prices.publish(PriceBook(fresh), ACTOR, at)
 
 
 async def _tenant(tenancy: Tenancy, at: datetime) -> Tenant:

@@ -3,8 +3,11 @@
 BillingError
 ├── UsageInvalid        the engine reported impossible token counts
 ├── PriceMissing        no price covers (model, currency, instant)
+├── TierMissing         the price in force does not offer this tier
 ├── PriceInvalid        a price book says something that is no price
 ├── PriceConflict       a published price row cannot be changed, nor be put in force unseen
+├── PlanMissing         no price plan has this name
+├── PlanConflict        a plan's name is taken, or a tenant cannot be placed on it like that
 ├── AmountInvalid       a text or number is no amount of money that can be granted
 ├── ReasonMissing       money was to be moved without a reason or an actor
 ├── AmountExceeds       more than there is: paid credit to refund, debt to write off
@@ -49,14 +52,32 @@ class PriceMissing(BillingError):
 
 
 @dataclass(eq=False)
+class TierMissing(BillingError):
+    """The price in force does not offer this tier."""
+
+    model: str
+    currency: str
+    tier: str
+
+    def __str__(self) -> str:
+        return f"{self.model} is not offered in {self.currency} at the tier {self.tier!r}"
+
+
+@dataclass(eq=False)
 class PriceInvalid(BillingError):
-    """A price book says something that is no price; ``place`` says where in it."""
+    """A price book says something that is no price.
+
+    ``place`` says where in it; ``file`` and ``line`` where that is written, if it was read from one.
+    """
 
     place: str
     reason: str
+    file: str | None = None
+    line: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.reason}"
+        written = "" if self.file is None else f"{self.file}:{self.line}: "
+        return f"{written}{self.place}: {self.reason}"
 
 
 @dataclass(eq=False)
@@ -68,6 +89,27 @@ class PriceConflict(BillingError):
 
     def __str__(self) -> str:
         return f"price {self.price_row_id}: {self.reason}"
+
+
+@dataclass(eq=False)
+class PlanMissing(BillingError):
+    """No price plan has this name."""
+
+    plan: str
+
+    def __str__(self) -> str:
+        return f"no price plan {self.plan!r}"
+
+
+@dataclass(eq=False)
+class PlanConflict(BillingError):
+    """A plan's name is taken, or a tenant cannot be placed on it like that."""
+
+    plan: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"price plan {self.plan!r}: {self.reason}"
 
 
 @dataclass(eq=False)

@@ -17,6 +17,7 @@ FEMTO_DECIMALS: Final = 15
 FEMTO_PER_UNIT: Final = 10**FEMTO_DECIMALS
 FEMTO_PER_CENT: Final = 10**13
 RATE_DECIMALS: Final = 9
+TOKENS_PER_RATE: Final = 1_000_000
 
 _DECIMAL: Final = re.compile(r"([0-9]{1,20})(?:\.([0-9]+))?", re.ASCII)
 
@@ -33,6 +34,11 @@ def rate_of(text: str) -> int:
             f"rate {text!r}", "a rate is a plain decimal per 1M tokens with at most 9 decimals"
         )
     return rate
+
+
+def rate_text(rate: int) -> str:
+    """Write femto-units per token as a price per 1M tokens; `rate_of` reads it back."""
+    return decimal_of(Femto(rate * TOKENS_PER_RATE))
 
 
 def femto_of(text: str) -> Femto:

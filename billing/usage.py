@@ -1,10 +1,12 @@
 """Token counts of one request, split once into buckets that never overlap."""
 
 from dataclasses import dataclass, fields
-from typing import Self
+from typing import Literal, Self
 
 from billing.errors import UsageInvalid
 from engine.proof.attestation import PrefillAttestation
+
+Tier = Literal["standard", "flex", "batch"]  # how urgent a request is: a tier has its prices
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,10 @@ def _no_price(error: billing.PriceMissing) -> Answer:
     )
 
 
+def _no_tier(error: billing.TierMissing) -> Answer:
+    return _invalid(400, str(error), "service_tier", "service_tier_unavailable")
+
+
 def _no_model(error: refusal.ModelUnknown) -> Answer:
     return _invalid(404, f"the model {error.model!r} does not exist", "model", "model_not_found")
 
@@ -129,6 +133,7 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     refusal.AnsweredMeanwhile: lambda _: _idempotency(
         "idempotency_key_in_use", "another request has answered this idempotency key; this one costs nothing"
     ),
+    billing.TierMissing: _no_tier,
     # what it cannot pay for
     refusal.BalanceInsufficient: lambda _: _payment(
         "insufficient_balance",
@@ -170,6 +175,8 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     billing.UsageInvalid: _internal,
     billing.PriceInvalid: _internal,
     billing.PriceConflict: _internal,
+    billing.PlanMissing: _internal,
+    billing.PlanConflict: _internal,
     billing.AmountInvalid: _internal,
     billing.ReasonMissing: _internal,
     billing.AmountExceeds: _internal,

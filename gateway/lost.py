@@ -85,12 +85,13 @@ def event_of(lost: LostRequest, book: PriceBook, now: datetime) -> UsageEvent:
     """Rate what is attested, as its gateway would have: an output that ended in an error costs nothing.
 
     Raises:
-        PriceMissing: the book has no price for the memo's model.
+        PriceMissing, TierMissing: the book has no price for the memo's model, or none at its tier.
         UsageInvalid: counts that no worker of ours attests.
     """
     found, memo, admitted_at = lost.proven, lost.memo, instant_of(lost.request_id)
     failed = found.ended == "error"
     usage = TokenUsage.none() if failed else TokenUsage.of(found.prefill, found.output_tokens)
+    book = book.of(memo.tenant_id)
     row = book.row(memo.model, lost.currency, admitted_at)
     if row.id != memo.price_row_id:
         log.error("memo_of_another_price", request_id=str(lost.request_id), price_row=memo.price_row_id)
@@ -109,7 +110,7 @@ def event_of(lost: LostRequest, book: PriceBook, now: datetime) -> UsageEvent:
         rated_at=rated_at,
         usage=usage,
         reasoning_tokens=0,  # workers do not tell
-        charge=rate(book, memo.model, lost.currency, usage, rated_at),
+        charge=rate(book, memo.model, lost.currency, usage, rated_at, memo.tier),
         traffic_class=memo.traffic_class,
         attempts=() if failed else found.attempts,
     )

@@ -23,7 +23,7 @@ from billing.settlement.batch import Settlement
 from billing.settlement.event import Status, UsageEvent
 from billing.settlement.idempotency import ANSWERED, IdempotencyRecord
 from billing.tenancy.api_key import KeyGrant
-from billing.usage import TokenUsage
+from billing.usage import Tier, TokenUsage
 from engine.proof.attestation import PrefillAttestation
 from engine.proof.coverage import Attempt
 from gateway.admission.admit import Admission
@@ -58,6 +58,7 @@ class Terms:
     prompt_tokens: int
     output_tokens_max: int
     traffic_class: str
+    tier: Tier = "standard"
     answers: Ask | None = None
     user_id: str = ""
 
@@ -172,7 +173,7 @@ class Settler:
         """Reserve the request's worst case and keep its lease alive.
 
         Raises:
-            PriceMissing: the model has no price in the tenant's currency.
+            PriceMissing, TierMissing: the model has no price in the tenant's currency, or none at the tier.
             BalanceInsufficient, BalanceHeld, BudgetReached, BudgetHeld: the tenant cannot cover it.
             LimitReached: it has used up one of its limits.
             ValkeyUnavailable, StoreUnavailable: nobody can tell.
@@ -273,9 +274,10 @@ class Settler:
     async def _worst_case(self, terms: Terms) -> Femto:
         now = await self._clock.now()
         model, currency = terms.model, terms.grant.currency
-        book = await self._books.prices.covering(model, currency, now)
+        book = await self._books.prices.covering(terms.grant.tenant_id, model, currency, now)
+        tokens = terms.prompt_tokens, terms.output_tokens_max
         cases = (
-            WorstCase(terms.prompt_tokens, terms.output_tokens_max, admitted_at, admitted_at + self._deadline)
+            WorstCase(*tokens, admitted_at, admitted_at + self._deadline, terms.tier)
             for admitted_at in (now, now + CLOCK_MARGIN)
         )
         return max(worst_case(book, model, currency, case) for case in cases)
@@ -283,7 +285,7 @@ class Settler:
     def _event(self, terms: Terms, hold: Hold, outcome: Outcome) -> UsageEvent:
         completed_at = hold.admitted_at + timedelta(seconds=outcome.elapsed_s)
         currency = terms.grant.currency
-        book = self._books.prices.book
+        book = self._books.prices.book.of(hold.tenant_id)
         rated_at = rating_instant(
             book.row(terms.model, currency, hold.admitted_at), hold.admitted_at, completed_at
         )
@@ -298,7 +300,7 @@ class Settler:
             rated_at=rated_at,
             usage=usage,
             reasoning_tokens=min(outcome.reasoning_tokens, usage.output),
-            charge=rate(book, terms.model, currency, usage, rated_at),
+            charge=rate(book, terms.model, currency, usage, rated_at, terms.tier),
             traffic_class=terms.traffic_class,
             attempts=outcome.accepted,
             attestations=() if outcome.proof is None else (outcome.proof,),

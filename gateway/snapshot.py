@@ -153,18 +153,20 @@ class PriceSnapshot:
         """
         self._book = await self._prices.book()
 
-    async def covering(self, model: str, currency: str, at: datetime) -> PriceBook:
-        """Return a book that prices the model, reading it once more if the known one does not.
+    async def covering(self, tenant_id: str, model: str, currency: str, at: datetime) -> PriceBook:
+        """Return the tenant's book, which prices the model: read once more if the known one does not.
 
         Raises:
             PriceMissing: neither does.
         """
+        book = self._book.of(tenant_id)
         try:
-            self._book.row(model, currency, at)
+            book.row(model, currency, at)
         except PriceMissing:
             await self.refresh()
-            self._book.row(model, currency, at)
-        return self._book
+            book = self._book.of(tenant_id)
+            book.row(model, currency, at)
+        return book
 
     async def _refresh_forever(self) -> None:
         while True:

@@ -7,20 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from admin.cli.book import BUCKETS, rates_text
 from admin.cli.options import DataDir, Json, directory
 
 if TYPE_CHECKING:
     from admin.cli.stream import Answer, Endpoint
 
 MAX_TOKENS_DEFAULT: Final = 256
-# Each bucket and the rate that prices it.
-BUCKETS: Final = {
-    "cache_hit": "hit",
-    "cache_owed": "hit",
-    "cache_write": "write",
-    "cache_miss": "miss",
-    "output": "output",
-}
 
 
 def chat(  # noqa: PLR0913, PLR0917 -- each parameter is an option a person types
@@ -100,7 +93,6 @@ async def _cost(data_dir: Path, answer: "Answer") -> dict[str, Any]:
 
     from admin.cli import session
     from admin.cli.errors import CommandFailed
-    from admin.cli.price import rates_text
     from admin.cli.usage import row_of
     from billing.money import decimal_of
     from billing.pricing.rating import rate
@@ -118,6 +110,7 @@ async def _cost(data_dir: Path, answer: "Answer") -> dict[str, Any]:
         )
     event = found[0]
     usage = TokenUsage(event.cache_hit, event.cache_owed, event.cache_write, event.cache_miss, event.output)
+    book = book.of(event.tenant_id)
     charge = rate(book, event.model, event.currency, usage, event.rated_at)
     _, rates = book.row(event.model, event.currency, event.rated_at).rates_at(event.rated_at)
     return {

@@ -16,16 +16,15 @@ class CommandFailed(Exception):
 def explain(error: Exception) -> str | None:
     """One line for an error of ours; None for one that nobody foresaw, whose traceback then helps best."""
     from admin.stack.errors import StackError
-    from billing.errors import BillingError, KeyMissing, StoreUnavailable, TenantMissing
+    from billing.errors import BillingError, KeyMissing, PlanMissing, StoreUnavailable, TenantMissing
     from gateway.refusal import ValkeyUnavailable
 
     if not isinstance(error, CommandFailed | StackError | BillingError | ValkeyUnavailable):
         return None
+    listed = {TenantMissing: "tenant list", KeyMissing: "key list", PlanMissing: "price plan list"}
     match error:
-        case TenantMissing():
-            return f"{error}: `kvitto tenant list` shows all of them"
-        case KeyMissing():
-            return f"{error}: `kvitto key list` shows all of them"
+        case TenantMissing() | KeyMissing() | PlanMissing():
+            return f"{error}: `kvitto {listed[type(error)]}` shows all of them"
         case StoreUnavailable():
             return f"the database does not answer: {UNREACHABLE}"
         case ValkeyUnavailable():

@@ -2,9 +2,11 @@
 
 from bisect import bisect_right
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final, Literal
+from typing import Final, Literal, Protocol, Self, TypeVar
 
 from billing.errors import PriceInvalid, PriceMissing
 from billing.pricing.rates import Rates
@@ -17,8 +19,10 @@ STANDARD: Final = "standard"
 
 @dataclass(frozen=True, slots=True)
 class PriceRow:
-    """Prices of a model in a currency from an instant on, until the next row of the same model and currency.
+    """Prices of a model in a currency from an instant on, until the next row of the same list begins.
 
+    The list is the public one, that of a ``plan``, or that of one tenant, who then has a price of its own. In
+    those two a row may end before (``effective_until``; at once: it only ends the row before it).
     The first of ``windows`` that is open rates; where none is, ``standard`` does, under ``standard_name``
     (a scheme that publishes peak hours calls all other hours off-peak). ``instant`` says which moment of a
     request rates it.
@@ -31,11 +35,21 @@ class PriceRow:
     standard: Rates
     windows: tuple[Window, ...] = ()
     standard_name: str = STANDARD
+    plan: str | None = None
+    tenant_id: str | None = None
+    effective_until: datetime | None = None
 
     @property
     def id(self) -> str:
-        """The natural key, readable: ``model/currency/effective_from``."""
-        return f"{self.model}/{self.currency}/{self.effective_from:%Y-%m-%dT%H:%M:%SZ}"
+        """The natural key, readable: ``model/currency/effective_from``, and whose if not everybody's."""
+        key = f"{self.model}/{self.currency}/{self.effective_from:%Y-%m-%dT%H:%M:%SZ}"
+        if self.tenant_id is not None:
+            return f"{key}/tenant/{self.tenant_id}"
+        return key if self.plan is None else f"{key}/plan/{self.plan}"
+
+    def holds(self, at: datetime) -> bool:
+        """Whether it has not ended."""
+        return self.effective_until is None or at < self.effective_until
 
     def rates_at(self, at: datetime) -> tuple[str, Rates]:
         """Name and rates of the window that rates this instant."""
@@ -46,24 +60,54 @@ class PriceRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Placement:
+    """From an instant on, until its next placement, a tenant is on a plan, or on none."""
+
+    tenant_id: str
+    effective_from: datetime
+    plan: str | None
+
+
+# Whose list: a tenant's, a plan's, or with neither the public one.
+_Owner = tuple[str | None, str | None]
+
+_PUBLIC: Final[_Owner] = (None, None)
+
+
+@dataclass(frozen=True, slots=True)
 class PriceBook:
-    """All rows, any order.
+    """All rows and placements, any order, as one tenant is charged by them, or as the public sees them.
+
+    A price of the tenant's own comes before one of its plan, and that before the public one.
 
     Raises:
-        PriceInvalid: two rows for the same model, currency and instant.
+        PriceInvalid: two rows for the same list, model, currency and instant.
     """
 
     rows: tuple[PriceRow, ...]
-    _by_model: dict[tuple[str, str], list[PriceRow]] = field(init=False, repr=False, compare=False)
+    placements: tuple[Placement, ...] = ()
+    tenant_id: str | None = None
+    _rows: dict[tuple[_Owner, str, str], list[PriceRow]] = field(init=False, repr=False, compare=False)
+    _placed: dict[str, list[Placement]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        by_model: defaultdict[tuple[str, str], list[PriceRow]] = defaultdict(list)
-        for row in sorted(self.rows, key=lambda row: row.effective_from):
-            earlier = by_model[row.model, row.currency]
+        rows: defaultdict[tuple[_Owner, str, str], list[PriceRow]] = defaultdict(list)
+        for row in sorted(self.rows, key=_begins):
+            earlier = rows[(row.tenant_id, row.plan), row.model, row.currency]
             if earlier and earlier[-1].effective_from == row.effective_from:
                 raise PriceInvalid(row.id, "two rows take effect at the same instant")
             earlier.append(row)
-        object.__setattr__(self, "_by_model", dict(by_model))
+        placed: defaultdict[str, list[Placement]] = defaultdict(list)
+        for placement in sorted(self.placements, key=_begins):
+            placed[placement.tenant_id].append(placement)
+        object.__setattr__(self, "_rows", dict(rows))
+        object.__setattr__(self, "_placed", dict(placed))
+
+    def of(self, tenant_id: str) -> Self:
+        """The same book as this tenant is charged by it. Cheap: nothing is sorted again."""
+        seen = copy(self)
+        object.__setattr__(seen, "tenant_id", tenant_id)
+        return seen
 
     def row(self, model: str, currency: str, at: datetime) -> PriceRow:
         """The row in force.
@@ -71,17 +115,46 @@ class PriceBook:
         Raises:
             PriceMissing: none is, yet or at all.
         """
-        rows = self._by_model.get((model, currency), [])
-        position = bisect_right(rows, at, key=lambda row: row.effective_from)
-        if position == 0:
-            raise PriceMissing(model, currency, at)
-        return rows[position - 1]
+        for owner in self._owners(at):
+            row = _latest(self._rows.get((owner, model, currency), ()), at)
+            if row is not None and row.holds(at):
+                return row
+        raise PriceMissing(model, currency, at)
 
-    def rows_during(
-        self, model: str, currency: str, since: datetime, until: datetime
-    ) -> tuple[PriceRow, ...]:
-        """The rows in force at some instant of ``[since, until]``, earliest first."""
-        later = (
-            row for row in self._by_model.get((model, currency), []) if since < row.effective_from <= until
-        )
-        return (self.row(model, currency, since), *later)
+    def changes(self, model: str, currency: str, since: datetime, until: datetime) -> list[datetime]:
+        """The instants of ``(since, until]`` at which another row may come into force, earliest first."""
+        if since == until:
+            return []
+        placed = self._placed.get(self.tenant_id or "", ())
+        instants = {placement.effective_from for placement in placed}
+        for owner in {_PUBLIC, (self.tenant_id, None), *((None, placement.plan) for placement in placed)}:
+            for row in self._rows.get((owner, model, currency), ()):
+                instants |= {row.effective_from, row.effective_until or row.effective_from}
+        return sorted(at for at in instants if since < at <= until)
+
+    def _owners(self, at: datetime) -> Iterator[_Owner]:
+        """Whose lists price for the tenant, the first that has a price being right."""
+        if self.tenant_id is not None:
+            yield self.tenant_id, None
+            placement = _latest(self._placed.get(self.tenant_id, ()), at)
+            if placement is not None and placement.plan is not None:
+                yield None, placement.plan
+        yield _PUBLIC
+
+
+class _Dated(Protocol):
+    @property
+    def effective_from(self) -> datetime: ...
+
+
+_Begun = TypeVar("_Begun", bound=_Dated)
+
+
+def _begins(dated: _Dated) -> datetime:
+    return dated.effective_from
+
+
+def _latest(dated: Sequence[_Begun], at: datetime) -> _Begun | None:
+    """The last that has begun; ``dated`` is sorted."""
+    position = bisect_right(dated, at, key=_begins)
+    return dated[position - 1] if position else None

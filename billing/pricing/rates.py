@@ -1,16 +1,41 @@
 """What a token of each bucket costs."""
 
 from dataclasses import dataclass
+from typing import Final, Self
+
+from billing.usage import Tier
+
+TIERS: Final[tuple[Tier, ...]] = ("standard", "flex", "batch")
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Femto-units per token. Owed tokens cost what hits cost; ``write`` is None where it is not priced."""
+    """Femto-units per token. Owed tokens cost what hits cost; ``write`` is None where it is not priced.
+
+    ``flex`` and ``batch`` are the full rates of those tiers, where they are offered.
+    """
 
     hit: int
     miss: int
     output: int
     write: int | None = None
+    flex: Self | None = None
+    batch: Self | None = None
+
+    def of(self, tier: Tier) -> "Rates | None":
+        """The rates of a tier, None where it is not offered."""
+        match tier:
+            case "standard":
+                return self
+            case "flex":
+                return self.flex
+            case "batch":
+                return self.batch
+
+    @property
+    def offered(self) -> dict[Tier, "Rates"]:
+        """The rates of each tier that is offered, of the standard one first."""
+        return {tier: rates for tier in TIERS if (rates := self.of(tier)) is not None}
 
     @property
     def dearest_input(self) -> int:

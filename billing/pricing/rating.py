@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from billing.errors import UsageInvalid
+from billing.errors import TierMissing, UsageInvalid
 from billing.money import Femto
 from billing.pricing.book import PriceBook, PriceRow
 from billing.pricing.rates import Rates
-from billing.usage import TokenUsage
+from billing.usage import Tier, TokenUsage
 
 _MINUTE: Final = timedelta(minutes=1)
 _DAY: Final = timedelta(days=1)
@@ -28,6 +28,7 @@ class Charge:
     price_row_id: str
     window: str
     rated_at: datetime
+    tier: Tier = "standard"
 
     @property
     def amount(self) -> Femto:
@@ -43,17 +44,22 @@ class WorstCase:
     output_tokens_max: int
     admitted_at: datetime
     completes_by: datetime
+    tier: Tier = "standard"
 
 
-def rate(book: PriceBook, model: str, currency: str, usage: TokenUsage, at: datetime) -> Charge:
+def rate(
+    book: PriceBook, model: str, currency: str, usage: TokenUsage, at: datetime, tier: Tier = "standard"
+) -> Charge:
     """Price a usage at the instant ``at``.
 
     Raises:
         PriceMissing: no row is in force.
+        TierMissing: the row in force does not offer the tier.
         UsageInvalid: tokens in ``cache_write`` where the book does not price writes.
     """
     row = book.row(model, currency, at)
-    window, rates = row.rates_at(at)
+    window, offered = row.rates_at(at)
+    rates = _of_tier(row, offered, tier)
     if usage.cache_write and rates.write is None:
         raise UsageInvalid(f"{usage.cache_write} tokens of cache_write, which {row.id} does not price")
     return Charge(
@@ -66,6 +72,7 @@ def rate(book: PriceBook, model: str, currency: str, usage: TokenUsage, at: date
         price_row_id=row.id,
         window=window,
         rated_at=at,
+        tier=tier,
     )
 
 
@@ -81,7 +88,7 @@ def worst_case(book: PriceBook, model: str, currency: str, case: WorstCase) -> F
     the dearest window that may rate it. No charge for at most these tokens within the case is higher.
 
     Raises:
-        PriceMissing: no row is in force at admission.
+        PriceMissing, TierMissing: at some instant that may rate it, it has no price.
     """
     assert case.admitted_at <= case.completes_by
     return Femto(
@@ -96,14 +103,23 @@ def _rates_during(book: PriceBook, model: str, currency: str, case: WorstCase) -
     """Rates of every row and window that may rate the request."""
     admission = book.row(model, currency, case.admitted_at)
     latest = rating_instant(admission, case.admitted_at, case.completes_by)
-    rows = book.rows_during(model, currency, case.admitted_at, latest)
+    changes = book.changes(model, currency, case.admitted_at, latest)
     if latest - case.admitted_at >= _DAY:
-        for row in rows:
-            yield row.standard
-            yield from (window.rates for window in row.windows)
+        for at in (case.admitted_at, *changes):
+            row = book.row(model, currency, at)
+            for rates in (row.standard, *(window.rates for window in row.windows)):
+                yield _of_tier(row, rates, case.tier)
         return
-    for at in (*(row.effective_from for row in rows[1:]), *_instants(case.admitted_at, latest)):
-        yield book.row(model, currency, at).rates_at(at)[1]
+    for at in (*changes, *_instants(case.admitted_at, latest)):
+        row = book.row(model, currency, at)
+        yield _of_tier(row, row.rates_at(at)[1], case.tier)
+
+
+def _of_tier(row: PriceRow, rates: Rates, tier: Tier) -> Rates:
+    of_tier = rates.of(tier)
+    if of_tier is None:
+        raise TierMissing(row.model, row.currency, tier)
+    return of_tier
 
 
 def _instants(first: datetime, last: datetime) -> Iterator[datetime]:

@@ -1,14 +1,21 @@
 """The published price book."""
 
-from datetime import datetime, timedelta
-from typing import Final
+from datetime import datetime
 
 from billing.db.transaction import Database
-from billing.errors import PriceConflict
+from billing.errors import (
+    PlanConflict,
+    PlanMissing,
+    PriceConflict,
+    PriceInvalid,
+    StoreRefused,
+    TenantMissing,
+)
 from billing.pricing import repository
-from billing.pricing.book import PriceBook
-
-LEAD: Final = timedelta(seconds=10)  # gateways read the book anew every two seconds
+from billing.pricing.book import Placement, PriceBook, PriceRow
+from billing.pricing.contradictions import contradictions
+from billing.pricing.publication import LEAD, UNSEEN, refusal
+from billing.pricing.replay import Replay, Total
 
 
 class Prices:
@@ -24,26 +31,94 @@ class Prices:
             How many were added. Rows published already, and the same, count as nothing.
 
         Raises:
-            PriceConflict: a row differs from the published one of its instant; or takes effect sooner than
-                10 s after ``at`` for a model with prices in this currency: gateways may be rating by them.
+            PriceInvalid: a row contradicts itself, or names no tenant that is billed in its currency.
+            PriceConflict: a row cannot stand beside what is published: `billing.pricing.publication.refusal`.
+            PlanMissing: a row is of a plan that has not been created.
         """
-        async with self._database.transaction() as connection:
-            await repository.lock(connection)
-            published = {row.id: row for row in await repository.select_rows(connection)}
-            priced = {(row.model, row.currency) for row in published.values()}
-            fresh = [row for row in book.rows if row.id not in published]
-            for row in book.rows:
-                if published.get(row.id, row) != row:
-                    raise PriceConflict(
-                        row.id, "is published with other prices, and published rows never change"
-                    )
-            for row in fresh:
-                if (row.model, row.currency) in priced and row.effective_from < at + LEAD:
-                    raise PriceConflict(row.id, "takes effect before every gateway has seen it")
-                await repository.insert_row(connection, row, actor, at)
+        for row in book.rows:
+            for _, reason in contradictions(row):
+                raise PriceInvalid(row.id, reason)
+        inserting: PriceRow | None = None
+        try:
+            async with self._database.transaction() as connection:
+                await repository.lock(connection)
+                published = await repository.select_book(connection)
+                known = {row.id for row in published.rows}
+                fresh = [row for row in book.rows if row.id not in known]
+                for row in book.rows:
+                    conflict = refusal(row, published, book, at)
+                    if conflict is not None:
+                        raise PriceConflict(row.id, conflict)
+                for inserting in fresh:
+                    await repository.insert_row(connection, inserting, actor, at)
+        except StoreRefused as refused:
+            if inserting is None:
+                raise
+            if refused.constraint == "fk_price_row_plan":
+                raise PlanMissing(inserting.plan or "") from refused
+            if refused.constraint == "fk_price_row_tenant_id_currency":
+                wrong = f"no tenant of this id is billed in {inserting.currency}"
+                raise PriceInvalid(inserting.id, wrong) from refused
+            raise
         return len(fresh)
 
     async def book(self) -> PriceBook:
-        """All published rows."""
+        """All that is published, and who is on which plan."""
         async with self._database.transaction() as connection:
-            return PriceBook(await repository.select_rows(connection))
+            return await repository.select_book(connection)
+
+    async def create_plan(self, name: str, actor: str, at: datetime) -> None:
+        """Make a plan, without prices yet.
+
+        Raises:
+            PlanConflict: the name is taken, or is none.
+        """
+        try:
+            async with self._database.transaction() as connection:
+                made = await repository.insert_plan(connection, name, actor, at)
+        except StoreRefused as refused:
+            if refused.constraint == "ck_price_plan_name":
+                raise PlanConflict(name, "a name is small letters, digits, - and _") from refused
+            raise
+        if not made:
+            raise PlanConflict(name, "exists already")
+
+    async def plans(self) -> list[str]:
+        """The names of all plans."""
+        async with self._database.transaction() as connection:
+            return await repository.select_plans(connection)
+
+    async def place(self, placement: Placement, actor: str, at: datetime) -> None:
+        """Put a tenant on a plan, or on none, from an instant on that every gateway will have heard of it.
+
+        Raises:
+            PlanMissing, TenantMissing: there is none.
+            PlanConflict: it begins sooner than 10 s after ``at``, or at the instant of another placement.
+        """
+        plan = placement.plan or "none"
+        if placement.effective_from < at + LEAD:
+            raise PlanConflict(plan, UNSEEN)
+        try:
+            async with self._database.transaction() as connection:
+                placed = await repository.insert_placement(connection, placement, actor, at)
+        except StoreRefused as refused:
+            if refused.constraint == "fk_tenant_plan_plan":
+                raise PlanMissing(plan) from refused
+            if refused.constraint == "fk_tenant_plan_tenant_id":
+                raise TenantMissing(placement.tenant_id) from refused
+            raise
+        if not placed:
+            raise PlanConflict(plan, "the tenant is placed at this very instant already")
+
+    async def replay(self, book: PriceBook, since: datetime, until: datetime) -> dict[tuple[str, str], Total]:
+        """Rate what was rated in ``[since, until)`` by the rows of another book, tenants on the same plans.
+
+        Returns:
+            Sums by tenant id and currency. With the published rows both are what the ledger took.
+        """
+        async with self._database.transaction() as connection:
+            published = await repository.select_book(connection)
+            replay = Replay(published, PriceBook(book.rows, published.placements))
+            async for request in repository.stream_recorded(connection, since, until):
+                replay.add(request)
+        return replay.totals

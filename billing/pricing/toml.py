@@ -9,7 +9,7 @@ hit_per_mtok = "0.02"                     # quoted decimals, currency units per 
 miss_per_mtok = "0.2"
 output_per_mtok = "0.4"
 
-[[price.window]]                          # the first open window rates
+[[price.window]]                          # other rates, at these hours
 name = "offpeak"
 zone = "UTC"
 hours = ["16:30-00:30"]                   # [start, end), may wrap midnight; 24:00 is an end
@@ -17,168 +17,160 @@ days = ["mon", "tue"]                     # absent: every day
 not_on_holidays_of = "CN"                 # absent: holidays are days like others
 hit_per_mtok = "0.01"
 ...
+
+Optional in a row and in its windows: `write_per_mtok`, the price of cache writes, and the tables
+[price.flex], [price.batch], [price.window.flex], [price.window.batch] with the full rates of these tiers.
+Optional in a row: `plan = "gold"` or `tenant = "ten_…"`, whose own price it then is, and
+`effective_until` of such a row.
 """
 
 import re
 import tomllib
 from collections.abc import Iterator
-from datetime import UTC, datetime, time
+from dataclasses import replace
+from datetime import time
 from decimal import Decimal
 from importlib import resources
 from typing import Final, cast
 from zoneinfo import available_timezones
 
 from billing.errors import PriceInvalid
-from billing.money import rate_of
 from billing.pricing.book import STANDARD, Instant, PriceBook, PriceRow
+from billing.pricing.contradictions import contradictions
+from billing.pricing.lines import Lines
 from billing.pricing.rates import Rates
+from billing.pricing.table import Source, Table
 from billing.pricing.window import EVERY_DAY, Window, is_calendar
+from billing.usage import Tier
 
-RATE_MIN: Final = rate_of(
-    "0.001"
-)  # a smaller price is one per token, typed where one per 1M tokens was meant
-RATE_MAX: Final = rate_of("100000")
+CURRENCIES: Final = ("USD", "CNY", "EUR")
+DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
-_DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _HOURS: Final = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-(?:([01]\d|2[0-3]):([0-5]\d)|24:00)", re.ASCII)
 _MODEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}", re.ASCII)
-_CURRENCY: Final = re.compile(r"[A-Z]{3}", re.ASCII)
+_SYNTAX_LINE: Final = re.compile(r"at line (\d+)")
+_PLAN: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}", re.ASCII)
+_TENANT: Final = re.compile(r"ten_[A-Za-z0-9_-]{1,60}", re.ASCII)
 _RATES: Final = {"hit_per_mtok", "miss_per_mtok", "output_per_mtok", "write_per_mtok"}
-_ROW: Final = {"model", "currency", "effective_from", "instant", "standard_name", "window"} | _RATES
-_WINDOW: Final = {"name", "zone", "hours", "days", "not_on_holidays_of"} | _RATES
+_TIERED: Final = {"flex", "batch"} | _RATES
+_OWNED: Final = {"plan", "tenant", "effective_until"}
+_ROW: Final = {"model", "currency", "effective_from", "instant", "standard_name", "window"} | _OWNED | _TIERED
+_WINDOW: Final = {"name", "zone", "hours", "days", "not_on_holidays_of"} | _TIERED
 
-Table = dict[str, object]
 
-
-def read(text: str, place: str = "price book") -> PriceBook:
-    """Read a book; ``place`` names the file in errors.
+def read(text: str, file: str = "price book") -> PriceBook:
+    """Read a book; ``file`` is its name in errors.
 
     Raises:
         PriceInvalid: says where and what, for the first thing that is wrong.
     """
-    try:
-        document: Table = tomllib.loads(text, parse_float=Decimal)
-    except tomllib.TOMLDecodeError as error:
-        raise PriceInvalid(place, str(error)) from error
-    _only(document, {"price"}, place)
-    rows = tuple(_row(table, where) for where, table in _tables(document, "price", place))
-    if not rows:
-        raise PriceInvalid(place, "no [[price]]")
+    rows, faults = examine(text, file)
+    if faults:
+        raise faults[0]
     return PriceBook(rows)
 
 
+def examine(text: str, file: str) -> tuple[tuple[PriceRow, ...], list[PriceInvalid]]:
+    """Read the rows that are right, and find the first fault of each that is not."""
+    try:
+        document = Table(tomllib.loads(text, parse_float=Decimal), Source(file, Lines.of(text)))
+    except (ValueError, RecursionError) as error:  # tomllib's own errors are ValueErrors, too
+        line = _SYNTAX_LINE.search(str(error))
+        return (), [PriceInvalid("TOML", str(error), file, int(line[1]) if line else text.count("\n") + 1)]
+    try:
+        document.only({"price"})
+        tables = list(document.tables("price"))
+    except PriceInvalid as fault:
+        return (), [fault]
+    rows: dict[str, PriceRow] = {}
+    faults = [] if tables else [document.fault("no [[price]]")]
+    for table in tables:
+        try:
+            row = _row(table)
+            if row.id in rows:
+                raise table.fault("another row of the same model and currency takes effect at this instant")
+            rows[row.id] = row
+        except PriceInvalid as fault:
+            faults.append(fault)
+    return tuple(rows.values()), faults
+
+
 def shipped(name: str) -> PriceBook:
-    """A book that comes with Kvitto: ``demo``, ``deepseek-2025`` or ``deepseek-2026``."""
+    """A book that comes with Kvitto: ``demo``, or ``deepseek``, whose rows are DeepSeek's price history."""
     file = resources.files("billing.pricing") / "books" / f"{name}.toml"
     return read(file.read_text(encoding="utf-8"), f"{name}.toml")
 
 
-def _row(table: Table, place: str) -> PriceRow:
-    _only(table, _ROW, place)
-    effective_from = table.get("effective_from")
-    if (
-        not isinstance(effective_from, datetime)
-        or effective_from.tzinfo is None
-        or effective_from.microsecond
-    ):
-        raise PriceInvalid(f"{place}.effective_from", "must be an instant with an offset, in whole seconds")
-    instant = _text(table, "instant", place)
-    if instant not in ("admitted", "completed"):
-        raise PriceInvalid(f"{place}.instant", 'must be "admitted" or "completed"')
-    return PriceRow(
-        model=_matching(table, "model", _MODEL, place),
-        currency=_matching(table, "currency", _CURRENCY, place),
-        effective_from=effective_from.astimezone(UTC),
-        instant=cast("Instant", instant),
-        standard=_rates(table, place),
-        windows=tuple(w for where, each in _tables(table, "window", place) for w in _windows(each, where)),
-        standard_name=_text(table, "standard_name", place) if "standard_name" in table else STANDARD,
+def _row(table: Table) -> PriceRow:
+    table.only(_ROW)
+    windows = [(each, window) for each in table.tables("window") for window in _windows(each)]
+    row = PriceRow(
+        model=table.text("model", _MODEL),
+        currency=table.choice("currency", CURRENCIES),
+        effective_from=table.instant("effective_from"),
+        instant=cast("Instant", table.choice("instant", ("admitted", "completed"))),
+        standard=_rates(table),
+        windows=tuple(window for _, window in windows),
+        standard_name=table.text("standard_name") if "standard_name" in table.values else STANDARD,
+        plan=table.text("plan", _PLAN) if "plan" in table.values else None,
+        tenant_id=table.text("tenant", _TENANT) if "tenant" in table.values else None,
+        effective_until=table.instant("effective_until") if "effective_until" in table.values else None,
     )
+    for position, reason in contradictions(row):
+        raise (table if position is None else windows[position][0]).fault(reason)
+    return row
 
 
-def _windows(table: Table, place: str) -> Iterator[Window]:
+def _windows(table: Table) -> Iterator[Window]:
     """One window for each of the hours; they share all else."""
-    _only(table, _WINDOW, place)
-    zone = _text(table, "zone", place)
+    table.only(_WINDOW)
+    zone = table.text("zone")
     if zone not in available_timezones():
-        raise PriceInvalid(f"{place}.zone", f"no time zone {zone!r}")
-    country = _text(table, "not_on_holidays_of", place) if "not_on_holidays_of" in table else None
+        raise table.fault(f"no time zone {zone!r}", "zone")
+    country = table.text("not_on_holidays_of") if "not_on_holidays_of" in table.values else None
     if country is not None and not is_calendar(country):
-        raise PriceInvalid(f"{place}.not_on_holidays_of", f"no holiday calendar of {country!r}")
-    name, rates, days = _text(table, "name", place), _rates(table, place), _days(table, place)
-    for start, end in _hours(table, place):
+        raise table.fault(f"no holiday calendar of {country!r}", "not_on_holidays_of")
+    name, rates, days = table.text("name"), _rates(table), _days(table)
+    for start, end in _hours(table):
         yield Window(name, rates, start, end, zone, days, country)
 
 
-def _hours(table: Table, place: str) -> Iterator[tuple[time, time]]:
-    hours = _texts(table, "hours", place)
-    for text in hours:
+def _hours(table: Table) -> Iterator[tuple[time, time]]:
+    for text in table.texts("hours"):
         match = _HOURS.fullmatch(text)
         if match is None:
-            raise PriceInvalid(f"{place}.hours", f'{text!r} is not like "16:30-00:30"')
+            raise table.fault(f'{text!r} is not like "16:30-00:30"', "hours")
         yield time(int(match[1]), int(match[2])), time(int(match[3] or 0), int(match[4] or 0))
 
 
-def _days(table: Table, place: str) -> frozenset[int]:
-    if "days" not in table:
+def _days(table: Table) -> frozenset[int]:
+    if "days" not in table.values:
         return EVERY_DAY
-    names = _texts(table, "days", place)
-    unknown = [name for name in names if name not in _DAYS]
+    names = table.texts("days")
+    unknown = [name for name in names if name not in DAYS]
     if unknown:
-        raise PriceInvalid(f"{place}.days", f"{unknown[0]!r} is none of {', '.join(_DAYS)}")
-    return frozenset(_DAYS.index(name) for name in names)
+        raise table.fault(f"{unknown[0]!r} is none of {', '.join(DAYS)}", "days")
+    return frozenset(DAYS.index(name) for name in names)
 
 
-def _rates(table: Table, place: str) -> Rates:
-    return Rates(
-        hit=_rate(table, "hit_per_mtok", place),
-        miss=_rate(table, "miss_per_mtok", place),
-        output=_rate(table, "output_per_mtok", place),
-        write=_rate(table, "write_per_mtok", place) if "write_per_mtok" in table else None,
+def _rates(table: Table) -> Rates:
+    return replace(
+        _rates_of_tier(table), flex=_optional_tier(table, "flex"), batch=_optional_tier(table, "batch")
     )
 
 
-def _rate(table: Table, key: str, place: str) -> int:
-    text = _text(table, key, place)
-    try:
-        rate = rate_of(text)
-    except PriceInvalid as error:
-        raise PriceInvalid(f"{place}.{key}", error.reason) from error
-    if rate and not RATE_MIN <= rate <= RATE_MAX:
-        raise PriceInvalid(f"{place}.{key}", f"{text} is no price per 1M tokens (0, or 0.001 to 100000)")
-    return rate
+def _optional_tier(table: Table, tier: Tier) -> Rates | None:
+    if tier not in table.values:
+        return None
+    of_tier = table.table(tier)
+    of_tier.only(_RATES)
+    return _rates_of_tier(of_tier)
 
 
-def _tables(table: Table, key: str, place: str) -> Iterator[tuple[str, Table]]:
-    tables = table.get(key, [])
-    if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
-        raise PriceInvalid(f"{place}: {key}", f"must be an array of tables, [[{key}]]")
-    for number, each in enumerate(tables, start=1):
-        yield f"{place}: {key} {number}" if key == "price" else f"{place}, {key} {number}", each
-
-
-def _only(table: Table, known: set[str], place: str) -> None:
-    unknown = sorted(table.keys() - known)
-    if unknown:
-        raise PriceInvalid(place, f"unknown key {unknown[0]!r}")
-
-
-def _text(table: Table, key: str, place: str) -> str:
-    text = table.get(key)
-    if not isinstance(text, str) or not text:
-        raise PriceInvalid(f"{place}.{key}", "missing" if text is None else "must be a text in quotes")
-    return text
-
-
-def _texts(table: Table, key: str, place: str) -> list[str]:
-    texts = table.get(key)
-    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
-        raise PriceInvalid(f"{place}.{key}", "must be a list of texts")
-    return texts
-
-
-def _matching(table: Table, key: str, pattern: re.Pattern[str], place: str) -> str:
-    text = _text(table, key, place)
-    if pattern.fullmatch(text) is None:
-        raise PriceInvalid(f"{place}.{key}", f"{text!r} does not look like a {key}")
-    return text
+def _rates_of_tier(table: Table) -> Rates:
+    return Rates(
+        hit=table.rate("hit_per_mtok"),
+        miss=table.rate("miss_per_mtok"),
+        output=table.rate("output_per_mtok"),
+        write=table.rate("write_per_mtok") if "write_per_mtok" in table.values else None,
+    )

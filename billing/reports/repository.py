@@ -4,7 +4,7 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from billing.db.columns import FemtoNumeric
-from billing.db.tables import api_key, balance, price_row, price_window, tenant, usage_event
+from billing.db.tables import api_key, balance, price_row, price_tier, price_window, tenant, usage_event
 from billing.money import Femto
 from billing.reports.usage_row import OwedRow, UsageFilter, UsageRow, Use, UseFilter
 
@@ -65,17 +65,28 @@ async def select_use(connection: AsyncConnection, use_filter: UseFilter) -> Use:
 
 
 async def select_owed(connection: AsyncConnection) -> list[OwedRow]:
-    """By tenant and currency, at the rates that rated each event: its price row's, or its window's."""
+    """By tenant and currency, at the rates that rated each event: its row's or window's, or their tier's."""
     event = usage_event.c
-    of_window = (
-        select(price_window.c.miss - price_window.c.hit)
+    position, of_window = (
+        select(each)
         .where(price_window.c.price_row_id == event.price_row_id, price_window.c.name == event.price_window)
         .order_by(price_window.c.position)
         .limit(1)
         .correlate(usage_event)
         .scalar_subquery()
+        for each in (price_window.c.position, price_window.c.miss - price_window.c.hit)
     )
-    a_token = func.coalesce(of_window, price_row.c.miss - price_row.c.hit)
+    of_tier = (
+        select(price_tier.c.miss - price_tier.c.hit)
+        .where(
+            price_tier.c.price_row_id == event.price_row_id,
+            price_tier.c.tier == event.tier,
+            price_tier.c.position == func.coalesce(position, -1),
+        )
+        .correlate(usage_event)
+        .scalar_subquery()
+    )
+    a_token = func.coalesce(of_tier, of_window, price_row.c.miss - price_row.c.hit)
     statement = (
         select(
             event.tenant_id,

@@ -112,4 +112,5 @@ def _values(event: UsageEvent) -> dict[str, object]:
         "currency": event.charge.currency,
         "price_row_id": event.charge.price_row_id,
         "price_window": event.charge.window,
+        "tier": event.charge.tier,
     }

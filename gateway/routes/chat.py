@@ -164,8 +164,10 @@ def _generate_request(desk: Desk, terms: Terms, asked: Asked, hold: Hold) -> Gen
 
 
 def _memo(desk: Desk, terms: Terms, hold: Hold) -> str:
-    row = desk.prices.book.row(terms.model, terms.grant.currency, hold.admitted_at)
-    return Memo(hold.tenant_id, terms.grant.key_id, terms.model, terms.traffic_class, row.id).to_text()
+    book = desk.prices.book.of(hold.tenant_id)
+    row = book.row(terms.model, terms.grant.currency, hold.admitted_at)
+    key_id = terms.grant.key_id
+    return Memo(hold.tenant_id, key_id, terms.model, terms.traffic_class, row.id, terms.tier).to_text()
 
 
 def _writer(asked: Asked) -> Callable[[Hold], Writer]:

@@ -1,16 +1,15 @@
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from billing.errors import PriceMissing, UsageInvalid
-from billing.money import decimal_of, rate_of
-from billing.pricing.book import PriceBook, PriceRow
+from billing.errors import TierMissing, UsageInvalid
+from billing.money import Femto, decimal_of, rate_of, split_cents
+from billing.pricing.book import Placement, PriceBook, PriceRow
 from billing.pricing.rates import Rates
 from billing.pricing.rating import WorstCase, rate, rating_instant, worst_case
 from billing.pricing.toml import shipped
@@ -35,22 +34,43 @@ def test_public_bug_reports_are_charged_right(case: dict[str, Any]):
 
 
 @pytest.mark.parametrize(
-    ("book", "model", "instant", "charge"),
+    ("model", "instant", "charge"),
     [
-        ("deepseek-2026", "deepseek-flash", "2026-09-21T00:30:00Z", "0.000209472"),
-        ("deepseek-2026", "deepseek-flash", "2026-09-21T01:00:00Z", "0.000418944"),
-        ("deepseek-2026", "deepseek-v4-pro", "2026-09-21T00:30:00Z", "0.000732688"),
-        ("deepseek-2026", "deepseek-v4-pro", "2026-09-21T01:00:00Z", "0.001465376"),
-        ("deepseek-2026", "deepseek-v4-flash", "2026-08-16T15:59:59Z", "0.0001115072"),
-        ("deepseek-2025", "deepseek-chat", "2025-03-03T12:00:00Z", "0.0004492"),
-        ("deepseek-2025", "deepseek-chat", "2025-03-03T20:00:00Z", "0.00022460"),
-        ("deepseek-2025", "deepseek-chat", "2025-09-06T12:00:00Z", "0.00067424"),
+        ("deepseek-flash", "2026-09-21T00:30:00Z", "0.000209472"),
+        ("deepseek-flash", "2026-09-21T01:00:00Z", "0.000418944"),
+        ("deepseek-v4-pro", "2026-09-21T00:30:00Z", "0.000732688"),
+        ("deepseek-v4-pro", "2026-09-21T01:00:00Z", "0.001465376"),
+        ("deepseek-v4-flash", "2026-08-16T15:59:59Z", "0.0001115072"),
+        ("deepseek-chat", "2025-03-03T12:00:00Z", "0.0004492"),
+        ("deepseek-chat", "2025-03-03T20:00:00Z", "0.00022460"),
+        ("deepseek-chat", "2025-09-06T12:00:00Z", "0.00067424"),
     ],
 )
-def test_published_deepseek_prices_give_the_known_charges(book: str, model: str, instant: str, charge: str):
+def test_published_deepseek_prices_give_the_known_charges(model: str, instant: str, charge: str):
     usage = TokenUsage(cache_hit=1024, cache_owed=0, cache_write=0, cache_miss=176, output=300)
-    rated = rate(shipped(book), model, "USD", usage, datetime.fromisoformat(instant))
+    rated = rate(shipped("deepseek"), model, "USD", usage, datetime.fromisoformat(instant))
     assert Decimal(decimal_of(rated.amount)) == Decimal(charge)
+
+
+@pytest.mark.parametrize(
+    ("model", "instant", "buckets", "charge"),
+    [
+        ("deepseek-flash", "2026-09-22T08:00:00Z", (400_000, 600_000, 1_000_000), "1.3824"),
+        ("deepseek-v4-pro", "2026-09-21T01:00:00Z", (400_000, 600_000, 1_000_000), "4.7696"),
+        ("deepseek-flash", "2026-09-24T10:00:00Z", (400_000, 600_000, 1_000_000), "0.6912"),
+        ("deepseek-flash", "2026-09-26T02:00:00Z", (100_000, 20_000, 4_000), "0.0057"),
+        ("deepseek-flash", "2026-09-22T08:00:00Z", (100_000, 20_000, 4_000), "0.0114"),
+        ("deepseek-v4-pro", "2026-09-26T02:00:00Z", (100_000, 20_000, 4_000), "0.02332"),
+        ("deepseek-v4-pro", "2026-09-22T08:00:00Z", (100_000, 20_000, 4_000), "0.04664"),
+    ],
+)
+def test_long_requests_at_published_deepseek_prices(
+    model: str, instant: str, buckets: tuple[int, int, int], charge: str
+):
+    hit, miss, output = buckets
+    usage = TokenUsage(cache_hit=hit, cache_owed=0, cache_write=0, cache_miss=miss, output=output)
+    rated = rate(shipped("deepseek"), model, "USD", usage, datetime.fromisoformat(instant))
+    assert decimal_of(rated.amount) == charge
 
 
 def test_owed_tokens_cost_what_hits_cost():
@@ -81,66 +101,80 @@ def test_the_row_in_force_at_admission_says_which_instant_rates():
     assert rating_instant(book_of(flat, instant="completed").rows[0], AT, later) == later
 
 
-def test_a_model_without_a_price_can_not_be_held_for():
-    with pytest.raises(PriceMissing):
-        worst_case(shipped("demo"), "other", "USD", WorstCase(1, 1, AT, AT))
+def test_a_price_of_ones_own_comes_before_the_plans_and_that_before_the_public_one():
+    def row(miss: int, hours: int, until: int | None = None, **owner: Any) -> PriceRow:
+        begins, ends = AT + timedelta(hours=hours), None if until is None else AT + timedelta(hours=until)
+        return PriceRow("m", "USD", begins, "admitted", Rates(1, miss, 1), effective_until=ends, **owner)
 
-
-def test_the_hold_of_a_scheme_rated_at_admission_ignores_later_windows():
-    dear = Window("peak", Rates(10, 100, 1000), time(12, 1), time(13), "UTC")
-    case = WorstCase(10, 10, AT, AT + 5 * MINUTE)
-    assert worst_case(book_of(Rates(1, 2, 3), dear), "m", "USD", case) == 10 * 2 + 10 * 3
-    assert (
-        worst_case(book_of(Rates(1, 2, 3), dear, instant="completed"), "m", "USD", case)
-        == 10 * 100 + 10 * 1000
+    book = PriceBook(
+        (
+            row(100, 0),
+            row(101, 6),
+            row(50, 1, plan="gold"),
+            row(51, 5, plan="gold"),
+            row(40, 1, plan="iron"),
+            row(10, 3, 4, tenant_id="ten_a"),
+            row(11, 8, tenant_id="ten_a"),
+            row(99, 9, 9, tenant_id="ten_a"),
+        ),
+        (
+            Placement("ten_a", AT + timedelta(hours=2), "gold"),
+            Placement("ten_a", AT + timedelta(hours=7), None),
+            Placement("ten_b", AT + timedelta(hours=1), "iron"),
+        ),
     )
 
+    def misses(book: PriceBook) -> list[int]:
+        return [book.row("m", "USD", AT + timedelta(hours=hour)).standard.miss for hour in range(10)]
 
-def test_the_hold_of_a_scheme_rated_on_completion_sees_a_window_of_one_minute():
-    dear = Window("peak", Rates(10, 100, 1000), time(12, 17), time(12, 18), "UTC")
-    book = book_of(Rates(1, 2, 3), dear, instant="completed")
-    assert worst_case(book, "m", "USD", WorstCase(1, 1, AT, AT + 30 * MINUTE)) == 1100
-    assert worst_case(book, "m", "USD", WorstCase(1, 1, AT, AT + 17 * MINUTE)) == 1100
-    assert worst_case(book, "m", "USD", WorstCase(1, 1, AT, AT + 16 * MINUTE)) == 5
-
-
-def test_the_hold_of_a_scheme_rated_on_completion_sees_a_row_that_takes_effect_meanwhile():
-    before = PriceRow("m", "USD", datetime(2020, 1, 1, tzinfo=UTC), "completed", Rates(1, 2, 3))
-    after = PriceRow("m", "USD", AT + timedelta(seconds=61), "completed", Rates(1, 20, 30))
-    book = PriceBook((after, before))
-    assert worst_case(book, "m", "USD", WorstCase(1, 1, AT, AT + MINUTE)) == 5
-    assert worst_case(book, "m", "USD", WorstCase(1, 1, AT, AT + timedelta(seconds=61))) == 50
+    assert misses(book.of("ten_a")) == [100, 100, 50, 10, 50, 51, 51, 101, 11, 101]
+    assert misses(book.of("ten_b")) == [100, 40, 40, 40, 40, 40, 40, 40, 40, 40]
+    assert misses(book) == misses(book.of("ten_c")) == [100, 100, 100, 100, 100, 100, 101, 101, 101, 101]
 
 
-RATES = st.builds(Rates, *([st.integers(0, 10**12)] * 3), st.none() | st.integers(0, 10**12))
-TIMES = st.times().map(lambda t: t.replace(second=0, microsecond=0))
-WINDOWS = st.builds(
-    Window,
-    st.just("w"),
-    RATES,
-    TIMES,
-    TIMES,
-    st.sampled_from(["UTC", "Asia/Shanghai", "Asia/Kathmandu", "America/New_York", "Australia/Lord_Howe"]),
-    st.frozensets(st.integers(0, 6), min_size=1),
-    st.none() | st.just("CN"),
-)
-# Around the ends of summer time in New York and on Lord Howe, and over a Chinese holiday.
-STARTS = st.sampled_from(["2026-11-01T04:00Z", "2026-03-08T05:00Z", "2026-04-04T13:00Z", "2026-10-01T00:00Z"])
+def test_a_cached_token_is_billed_once_also_at_a_price_of_ones_own():
+    """BerriAI/litellm#40006: with a custom price, 9,519 of 9,520 tokens are hits and only that."""
+    public = book_of(Rates(14, 140, 400)).rows[0]
+    own = replace(public, tenant_id="ten_a", standard=Rates(hit=7, miss=70, output=200))
+    charge = rate(PriceBook((public, own)).of("ten_a"), "m", "USD", TokenUsage(9_519, 0, 0, 1, 0), AT)
+    assert (charge.cache_hit, charge.cache_miss) == (9_519 * 7, 70)
+    assert charge.amount == 9_519 * 7 + 70
+    assert charge.price_row_id == "m/USD/2020-01-01T00:00:00Z/tenant/ten_a"
 
 
-@given(
-    st.builds(book_of, RATES, WINDOWS, WINDOWS, instant=st.sampled_from(["admitted", "completed"])),
-    STARTS.map(datetime.fromisoformat),
-    st.tuples(st.integers(0, 4 * 3600), st.integers(0, 30 * 3600), st.fractions(0, 1)),
-    st.tuples(*([st.integers(0, 500)] * 4)),
-)
-def test_no_charge_is_above_its_hold(
-    book: PriceBook, start: datetime, seconds: tuple[int, int, Any], tokens: tuple[int, int, int, int]
-):
-    offset, span, share = seconds
-    hit, owed, miss, output = tokens
-    admitted = start + timedelta(seconds=offset)
-    case = WorstCase(hit + owed + miss + 1, output, admitted, admitted + timedelta(seconds=span))
-    at = rating_instant(book.rows[0], admitted, admitted + timedelta(seconds=int(span * share)))
-    charge = rate(book, "m", "USD", TokenUsage(hit, owed, 0, miss + 1, output), at)
-    assert charge.amount <= worst_case(book, "m", "USD", case)
+def test_a_tier_has_full_rates_of_its_own_in_each_window():
+    standard = Rates(10, 100, 1000, flex=Rates(6, 60, 600), batch=Rates(5, 50, 500))
+    night = Rates(8, 80, 800, flex=Rates(4, 40, 400), batch=Rates(2, 20, 200))
+    book = book_of(standard, Window("night", night, time(12), time(13), "UTC"))
+    usage = TokenUsage(1, 1, 0, 1, 1)
+    noon, evening = AT, AT + timedelta(hours=6)
+    charges = {
+        (tier, at): rate(book, "m", "USD", usage, at, tier)
+        for tier in ("standard", "flex", "batch")
+        for at in (noon, evening)
+    }
+    assert [(c.amount, c.window) for c in charges.values()] == [
+        (896, "night"),
+        (1120, "standard"),
+        (448, "night"),
+        (672, "standard"),
+        (224, "night"),
+        (560, "standard"),
+    ]
+    assert {tier for tier, _ in charges} == {charge.tier for charge in charges.values()}
+
+
+def test_a_tier_that_is_not_offered_is_refused_before_anything_is_held():
+    book = book_of(Rates(1, 2, 3, flex=Rates(1, 1, 1)))
+    with pytest.raises(TierMissing):
+        rate(book, "m", "USD", TokenUsage.none(), AT, "batch")
+    with pytest.raises(TierMissing):
+        worst_case(book, "m", "USD", WorstCase(1, 1, AT, AT, "batch"))
+
+
+def test_a_million_charges_under_a_cent_sum_to_the_last_femto_unit():
+    """doublewordai/control-layer#227: nothing is truncated a request; cents are split off the sum, once."""
+    charge = rate(book_of(Rates(0, 3_000_000, 3_000_000)), "m", "USD", TokenUsage(0, 0, 0, 1, 1), AT)
+    assert decimal_of(charge.amount) == "0.000000006"
+    assert split_cents(Femto(charge.amount * 4_999_999)) == (2, Femto(9_999_994_000_000))
+    assert split_cents(Femto(charge.amount * 5_000_000)) == (3, 0)

@@ -195,6 +195,10 @@ def test_a_memo_that_is_none_is_no_memo(text_: str):
 def test_a_memo_is_read_strictly():
     memo = Memo("ten_a", "key_a", 'm"\\', "chat", "m/USD/2025")
     assert Memo.read(memo.to_text()) == memo
+    assert "tier" not in memo.to_text(), "gateways that know no tiers read it, too"
+    batch = replace(memo, tier="batch")
+    assert Memo.read(batch.to_text()) == batch
     written = json.loads(memo.to_text())
+    assert Memo.read(json.dumps({**written, "tier": "priority"})) is None
     assert Memo.read(json.dumps({**written, "extra": "x"})) is None
     assert Memo.read(json.dumps({**written, "tenant": 1})) is None

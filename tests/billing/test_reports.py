@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from billing.pricing.book import PriceBook
+from billing.pricing.rates import Rates
 from billing.pricing.rating import rate
 from billing.reports.service import Reports
 from billing.reports.usage_row import UsageFilter
@@ -81,3 +83,20 @@ async def test_owed_tokens_cost_what_misses_would_have_brought_at_the_rates_of_t
         expected += 512 * (rates.miss - rates.hit)
     assert len({event.charge.amount for event in events}) == 2, "both windows are met"
     assert (owed.tokens, owed.cost, owed.currency) == (1024, expected, "USD")
+
+
+async def test_owed_tokens_of_a_tier_cost_what_its_misses_would_have_brought(house: Any):
+    """At noon and in the evening, whose window has rates of its own for each tier."""
+    row, batch = house.book.rows[0], (Rates(2, 20, 30), Rates(1, 15, 25))
+    night = replace(row.windows[0], rates=replace(row.windows[0].rates, batch=batch[1]))
+    tiered = replace(row, model="tiered", standard=replace(row.standard, batch=batch[0]), windows=(night,))
+    book = PriceBook((tiered,))
+    await house.prices.publish(book, "test", FIRST)
+    usage = TokenUsage(cache_hit=512, cache_owed=512, cache_write=0, cache_miss=176, output=300)
+    events = []
+    for number, at in enumerate((FIRST + 3 * HOUR, FIRST + 9 * HOUR)):
+        charge = rate(book, "tiered", "USD", usage, at, "batch")
+        events.append(replace(house.event(number, at=at), model="tiered", usage=usage, charge=charge))
+    await post(house.database, events)
+    (owed,) = [row for row in await Reports(house.database).owed() if row.tenant_id == house.tenant_id]
+    assert (owed.tokens, owed.cost) == (1024, 512 * 18 + 512 * 14)

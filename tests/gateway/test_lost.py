@@ -1,6 +1,7 @@
 """Which calls of a lost request had been accepted, told from attestations alone."""
 
 import random
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -184,3 +185,21 @@ def test_how_the_last_decode_ended_is_how_the_request_did(ended: Any, status: st
     event = settled("admitted", AT_NS, ended=ended)
     assert (event.status, event.usage.output) == (status, output)
     assert bool(event.attempts) == bool(event.charge.amount) == (status != "failed")
+
+
+def test_a_lost_request_is_rated_at_its_tier_and_its_tenants_own_price() -> None:
+    found = proven([prefill(ID, attested_at_ns=1), decode(ID, 1, 0, 5, attested_at_ns=AT_NS)])
+    assert found is not None
+    public = row("admitted", CHEAP, ADMITTED - timedelta(days=1))
+    own = replace(public, tenant_id="ten_a", standard=replace(DEAR, batch=Rates(hit=3, miss=30, output=300)))
+    prices = PriceBook((public, own))
+    request_id = mint(ADMITTED, bytes(10))
+
+    def charge(tenant_id: str, tier: Any) -> Any:
+        memo = Memo(tenant_id, "key_a", "m", "chat", own.id, tier)
+        return event_of(LostRequest(request_id, found, memo, "USD"), prices, ADMITTED).charge
+
+    assert charge("ten_b", "standard").amount == 10 * 10 + 5 * 100
+    assert charge("ten_a", "standard").amount == 10 * 20 + 5 * 200
+    batch = charge("ten_a", "batch")
+    assert (batch.amount, batch.tier, batch.price_row_id) == (10 * 30 + 5 * 300, "batch", own.id)

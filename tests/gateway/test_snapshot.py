@@ -155,11 +155,11 @@ async def test_a_price_published_a_moment_ago_is_found_and_kept_through_an_outag
     prices = PriceSnapshot(books, refresh_interval_s=60.0)  # type: ignore[arg-type]  # a double
     now = datetime(2026, 1, 1, tzinfo=UTC)
     with pytest.raises(PriceMissing):
-        await prices.covering(MODEL, "USD", now)
+        await prices.covering("ten_a", MODEL, "USD", now)
     books.published = PriceBook((ROW,))
-    await prices.covering(MODEL, "USD", now)
+    await prices.covering("ten_a", MODEL, "USD", now)
     books.away = True
-    assert (await prices.covering(MODEL, "USD", now)).rows == (ROW,)
+    assert (await prices.covering("ten_a", MODEL, "USD", now)).rows == (ROW,)
 
 
 async def test_no_log_line_and_no_answer_repeats_a_key_or_a_prompt(

@@ -2,7 +2,7 @@
 
 from billing.db.tables.idempotency import idempotency_record
 from billing.db.tables.ledger import balance, credit_lot, ledger_entry, ledger_transaction
-from billing.db.tables.pricing import price_row, price_window
+from billing.db.tables.pricing import price_plan, price_row, price_tier, price_window, tenant_plan
 from billing.db.tables.receipts import attestation
 from billing.db.tables.schema import metadata
 from billing.db.tables.tenancy import api_key, tenant
@@ -19,9 +19,12 @@ __all__ = [
     "ledger_entry",
     "ledger_transaction",
     "metadata",
+    "price_plan",
     "price_row",
+    "price_tier",
     "price_window",
     "tenant",
+    "tenant_plan",
     "top_up_request",
     "usage_attempt",
     "usage_event",

@@ -39,6 +39,7 @@ usage_event: Final = Table(
     Column("currency", Text, nullable=False),
     Column("price_row_id", Text, ForeignKey("price_row.id"), nullable=False),
     Column("price_window", Text, nullable=False),
+    Column("tier", Text, nullable=False),
     Column("recorded_at", instant(), nullable=False, server_default=func.now()),
     ForeignKeyConstraint(["tenant_id", "currency"], ["tenant.id", "tenant.currency"]),
     ForeignKeyConstraint(["key_id", "tenant_id"], ["api_key.id", "api_key.tenant_id"]),
@@ -50,6 +51,7 @@ usage_event: Final = Table(
     CheckConstraint("cache_hit + cache_owed = 0 OR cache_write + cache_miss > 0", name="one_computed"),
     CheckConstraint("reasoning BETWEEN 0 AND output", name="reasoning"),
     CheckConstraint("charge >= 0", name="charge"),
+    CheckConstraint("tier IN ('standard', 'flex', 'batch')", name="tier"),
     Index(None, "tenant_id", "rated_at", "request_id"),
     Index(None, "rated_at", "request_id"),
 )

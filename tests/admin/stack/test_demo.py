@@ -13,6 +13,8 @@ from admin import demo
 from admin.settings import Settings
 from billing.db.transaction import Database
 from billing.ledger.service import Ledger
+from billing.pricing import toml
+from billing.pricing.book import PriceBook
 from billing.pricing.service import Prices
 from billing.tenancy.service import Tenancy
 
@@ -73,3 +75,15 @@ async def test_a_model_without_prices_gets_the_demos(books: demo.Books, tmp_path
     await demo.prepare(books, replace(settings_of(tmp_path), served_name="other"), AT)
     book = await books.prices.book()
     assert book.row("other", "USD", AT).standard == book.row("smollm2-135m-instruct", "USD", AT).standard
+
+
+async def test_the_demo_carries_deepseeks_price_history_and_leaves_the_operators_prices_alone(
+    books: demo.Books, tmp_path: Path
+) -> None:
+    history = toml.shipped("deepseek").rows
+    own = replace(history[0], model="own", effective_from=AT)
+    await books.prices.publish(PriceBook((own,)), "operator", AT)
+    await demo.prepare(books, replace(settings_of(tmp_path), served_name="own"), AT)
+    published = (await books.prices.book()).rows
+    assert set(history) <= set(published)
+    assert [row for row in published if row.model == "own"] == [own]
