@@ -4,6 +4,7 @@ import secrets
 from datetime import datetime
 from uuid import UUID
 
+from billing.db.access import OPERATOR_READ, SETTLER, of_tenant
 from billing.db.transaction import Database
 from billing.errors import GrantConflict, StoreRefused, TenantMissing
 from billing.ledger import repository
@@ -28,7 +29,7 @@ class Ledger:
                 changes nothing and returns the present balance.
         """
         try:
-            async with self._database.transaction() as connection:
+            async with self._database.transaction(SETTLER) as connection:
                 wallets = await repository.open_wallets(connection, [tenant_id])
                 wallet = wallets[tenant_id]
                 transaction_id = _transaction_id(at)
@@ -54,7 +55,7 @@ class Ledger:
     async def _granted_before(self, tenant_id: str, grant: Grant) -> BalanceVersion:
         key = grant.idempotency_key
         assert key is not None
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(SETTLER) as connection:
             lot = await repository.select_credit(connection, tenant_id, key)
             if lot is None or (lot.amount, lot.account) != (grant.amount, grant.account):
                 raise GrantConflict(tenant_id, key)
@@ -63,7 +64,7 @@ class Ledger:
 
     async def expire(self, at: datetime) -> list[BalanceVersion]:
         """Take back what remains of credit that has ended by ``at``; until then it can still be spent."""
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(SETTLER) as connection:
             tenant_ids = await repository.tenants_with_ended_credit(connection, at)
             if not tenant_ids:
                 return []
@@ -83,7 +84,7 @@ class Ledger:
         Raises:
             TenantMissing: no tenant has this id.
         """
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(tenant_id)) as connection:
             found = await repository.select_balance(connection, tenant_id)
         if found is None:
             raise TenantMissing(tenant_id)
@@ -91,7 +92,7 @@ class Ledger:
 
     async def check_integrity(self) -> list[str]:
         """Everything that does not add up, a sentence each; empty when all is well."""
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(OPERATOR_READ) as connection:
             return await repository.select_faults(connection)
 
 

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Final
 
 from sqlalchemy import RowMapping, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -12,10 +13,12 @@ from billing.pricing.book import PriceRow
 from billing.pricing.rates import Rates
 from billing.pricing.window import Window
 
+_PUBLISHING: Final = 0x70726963  # advisory lock, "pric"
+
 
 async def lock(connection: AsyncConnection) -> None:
     """Let one publisher at a time look and append; readers and charges go on."""
-    await connection.execute(text("LOCK TABLE price_row IN SHARE ROW EXCLUSIVE MODE"))
+    await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _PUBLISHING})
 
 
 async def insert_row(connection: AsyncConnection, row: PriceRow, actor: str, at: datetime) -> None:

@@ -3,6 +3,7 @@
 from datetime import datetime, timedelta
 from typing import Final
 
+from billing.db.access import OPERATOR_READ
 from billing.db.transaction import Database
 from billing.errors import PriceConflict
 from billing.pricing import repository
@@ -45,5 +46,5 @@ class Prices:
 
     async def book(self) -> PriceBook:
         """All published rows."""
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(OPERATOR_READ) as connection:
             return PriceBook(await repository.select_rows(connection))

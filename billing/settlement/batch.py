@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
+from billing.db.access import SETTLER
 from billing.db.transaction import Database
 from billing.errors import StoreRefused, StoreUnavailable
 from billing.ledger.balance import BalanceVersion
@@ -80,7 +81,7 @@ class Settlement:
         """Which of the requests have an event."""
         if not request_ids:
             return set()
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(SETTLER) as connection:
             return await repository.select_settled(connection, request_ids)
 
     async def _run(self) -> None:

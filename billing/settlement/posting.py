@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from uuid import UUID
 
+from billing.db.access import SETTLER
 from billing.db.transaction import Database
 from billing.ledger import repository as ledger
 from billing.ledger.balance import BalanceVersion
@@ -23,7 +24,7 @@ async def post(database: Database, events: Collection[UsageEvent]) -> dict[UUID,
         StoreUnavailable: nothing is known to be settled; the same again is safe.
         StoreRefused: one event or another cannot be stored, and none was.
     """
-    async with database.transaction() as connection:
+    async with database.transaction(SETTLER) as connection:
         new_ids = await repository.insert_events(connection, events)
         fresh = sorted(
             (event for event in events if event.request_id in new_ids), key=lambda event: event.request_id

@@ -69,7 +69,7 @@ async def test_migrations_from_empty_make_exactly_the_tables_and_step_down(empty
     for kind in CATALOG:
         assert have[kind] == want[kind], f"migrations and tables.py differ in {kind}"
     await asyncio.to_thread(command.check, configuration(migrated))
-    for _ in range(4):
+    for _ in range(5):
         await asyncio.to_thread(command.downgrade, configuration(migrated), "-1")
         await asyncio.to_thread(command.upgrade, configuration(migrated), "+1")
         await asyncio.to_thread(command.downgrade, configuration(migrated), "-1")
@@ -87,7 +87,7 @@ async def test_attestations_kept_by_position_are_named_by_their_call(empty_datab
     async with engine.begin() as connection:
         rows = await connection.execute(text("SELECT attempt, kind, worker, tenant_id FROM attestation"))
         assert [tuple(row) for row in rows] == [(3, "prefill", "p1", "t")]
-    for _ in range(3):
+    for _ in range(4):
         await asyncio.to_thread(command.downgrade, configuration(url), "-1")
     async with engine.begin() as connection:
         rows = await connection.execute(text("SELECT position, tenant_id FROM attestation"))
