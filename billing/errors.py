@@ -11,6 +11,7 @@ BillingError
 ├── TenantExists        the name is taken
 ├── KeyMissing          no API key has this id
 ├── LimitInvalid        a limit or budget that means nothing
+├── IntervalInvalid     a stretch of time or a zone that means nothing
 ├── BalanceExhausted    the tenant cannot cover the hold
 ├── RolesMissing        the database lacks the roles that transactions act as
 ├── StoreUnavailable    Postgres cannot be reached, or could not serve in time: trying again may help
@@ -128,6 +129,16 @@ class LimitInvalid(BillingError):
 
     def __str__(self) -> str:
         return f"no limit: {self.reason}"
+
+
+@dataclass(eq=False)
+class IntervalInvalid(BillingError):
+    """A stretch of time or a zone that means nothing."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return f"no stretch of time: {self.reason}"
 
 
 @dataclass(eq=False)

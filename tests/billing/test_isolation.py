@@ -4,6 +4,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import asyncpg
@@ -15,6 +16,7 @@ from billing.db.access import OPERATOR, OPERATOR_READ, OWNER, SETTLER, Access, o
 from billing.db.migrate import upgrade
 from billing.db.transaction import Database
 from billing.errors import RolesMissing
+from billing.reports.rollup import Rollups
 from billing.settlement.posting import post
 
 # Tables that belong to no tenant, each with its reason.
@@ -22,11 +24,12 @@ GLOBAL = {
     "alembic_version": "which migrations have run",
     "price_row": "the price book is published to everybody",
     "price_window": "the price book is published to everybody",
+    "rollup_watermark": "one instant, for the usage of all",
 }
 # Facts: appended by the settler, changed and deleted by nobody.
 APPENDED = {"usage_event", "usage_attempt", "attestation", "ledger_transaction", "ledger_entry"}
 # Projections of facts, which the settler may write again.
-PROJECTED = {"balance", "credit_lot"}
+PROJECTED = {"balance", "credit_lot", "usage_rollup"}
 
 TABLES = """
     SELECT c.oid::regclass::text AS name, relrowsecurity AS secured, relforcerowsecurity AS forced,
@@ -71,6 +74,7 @@ async def two(house: Any) -> tuple[Any, Any]:
     for one in (house, other):
         await one.topped_up("1")
         await post(one.database, [one.event()])
+    await Rollups(house.database, lag=timedelta(0)).build()
     return house, other
 
 

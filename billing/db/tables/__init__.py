@@ -3,6 +3,7 @@
 from billing.db.tables.ledger import balance, credit_lot, ledger_entry, ledger_transaction
 from billing.db.tables.pricing import price_row, price_window
 from billing.db.tables.receipts import attestation
+from billing.db.tables.rollup import rollup_watermark, usage_rollup
 from billing.db.tables.schema import metadata
 from billing.db.tables.tenancy import api_key, tenant
 from billing.db.tables.usage import usage_attempt, usage_event
@@ -17,7 +18,9 @@ __all__ = [
     "metadata",
     "price_row",
     "price_window",
+    "rollup_watermark",
     "tenant",
     "usage_attempt",
     "usage_event",
+    "usage_rollup",
 ]
