@@ -25,6 +25,10 @@ GLOBAL = {
     "price_row": "the price book is published to everybody",
     "price_window": "the price book is published to everybody",
     "rollup_watermark": "one instant, for the usage of all",
+    **{
+        f"queue.procrastinate_{table}": "work to do: ids, no contents, and read by no tenant"
+        for table in ("jobs", "events", "workers", "periodic_defers")
+    },
 }
 # Facts: appended by the settler, changed and deleted by nobody.
 APPENDED = {"usage_event", "usage_attempt", "attestation", "ledger_transaction", "ledger_entry"}

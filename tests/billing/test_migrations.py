@@ -72,7 +72,7 @@ async def test_migrations_from_empty_make_exactly_the_tables_and_step_down(empty
     for kind in CATALOG:
         assert have[kind] == want[kind], f"migrations and tables.py differ in {kind}"
     await asyncio.to_thread(command.check, configuration(migrated))
-    for _ in range(9):
+    for _ in range(10):
         await asyncio.to_thread(command.downgrade, configuration(migrated), "-1")
         await asyncio.to_thread(command.upgrade, configuration(migrated), "+1")
         await asyncio.to_thread(command.downgrade, configuration(migrated), "-1")
@@ -93,7 +93,7 @@ async def test_attestations_kept_by_position_are_named_by_their_call(empty_datab
         assert [tuple(row) for row in rows] == [(3, "prefill", "p1", "t")]
         events = await connection.execute(text("SELECT tenant_id, output FROM usage_event"))
         assert [tuple(row) for row in events] == [("t", 1)]
-    for _ in range(8):
+    for _ in range(9):
         await asyncio.to_thread(command.downgrade, configuration(url), "-1")
     async with engine.begin() as connection:
         rows = await connection.execute(text("SELECT position, tenant_id FROM attestation"))

@@ -185,6 +185,16 @@ async def test_an_event_that_is_seen_late_is_neither_lost_nor_counted_twice(hous
     assert sum(row[8] for row in await rollups(house)) == 2
 
 
+async def test_a_slot_that_is_built_again_takes_in_nothing_beyond_the_watermark(house: Any) -> None:
+    building = Rollups(house.database, lag=timedelta(0))
+    before, after = (made(house, n, (n, 1, 1, 1, 5)) for n in range(2))
+    await post(house.database, [before])
+    await building.build()
+    await post(house.database, [after])
+    await building.rebuild([NIGHT])
+    assert await told(house, WHOLE) == {(): sums([before, after])}
+
+
 async def test_builders_at_once_build_what_one_would(house: Any) -> None:
     events = [made(house, n, (n * 400, 1, 1, 1, n)) for n in range(30)]
     await asyncio.gather(*(post(house.database, events[n::3]) for n in range(3)))
