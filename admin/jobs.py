@@ -1,13 +1,15 @@
-"""Background jobs by name, and the loop that runs them."""
+"""Background jobs by name, and when they run."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
 from admin import clock
+from billing.db.partitions import Partitions
 from billing.errors import StoreUnavailable
 from billing.ledger.service import Ledger
+from billing.queue import Job
+from billing.reports.rollup import Rollups
 from billing.settlement.batch import Settlement
 from gateway.admission.admit import Admission
 from gateway.audit import Audit
@@ -15,62 +17,63 @@ from gateway.refusal import ValkeyUnavailable
 from gateway.sweep import Sweeper
 from gateway.telemetry import log
 
-SWEEP_INTERVAL_S: Final = 5.0
-AUDIT_INTERVAL_S: Final = 60.0
-EXPIRE_INTERVAL_S: Final = 10.0
-TOP_UP_INTERVAL_S: Final = 10.0
-FORGET_INTERVAL_S: Final = 3600.0
+EVERY_5_S: Final = "* * * * * */5"
+EVERY_10_S: Final = "* * * * * */10"
+EVERY_MINUTE: Final = "* * * * *"
+HOURLY: Final = "5 * * * *"
+DAILY: Final = "10 3 * * *"
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """Work that is done again and again, ``interval_s`` after it last ended. One run at a time."""
+class Works:
+    """What the jobs work with."""
 
-    name: str
-    interval_s: float
-    work: Callable[[], Awaitable[object]]
+    sweeper: Sweeper
+    audit: Audit
+    ledger: Ledger
+    settlement: Settlement
+    admission: Admission
+    rollups: Rollups
+    partitions: Partitions
 
 
-def jobs_of(
-    sweeper: Sweeper, audit: Audit, ledger: Ledger, settlement: Settlement, admission: Admission
-) -> tuple[Job, ...]:
-    """Journals drained, lost holds swept, receipts graded, ended credit taken back, top-ups asked for."""
+def jobs_of(works: Works) -> tuple[Job, ...]:
+    """All jobs."""
 
-    async def expire() -> None:
-        for balance in await ledger.expire(clock.now()):
-            await admission.project(balance)
+    async def expire_credit() -> None:
+        for balance in await works.ledger.expire(clock.now()):
+            await works.admission.project(balance)
+
+    async def make_months() -> None:
+        made = await works.partitions.make_ahead(clock.now())
+        if made.strays:
+            log.error("events_of_no_month", events=made.strays)
 
     async def request_top_ups() -> None:
-        for request in await ledger.request_top_ups(clock.now()):
+        for request in await works.ledger.request_top_ups(clock.now()):
             log.info("top_up_requested", tenant=request.tenant_id, number=request.number)
 
     async def forget_answers() -> None:
-        await settlement.forget_answers(clock.now())
+        await works.settlement.forget_answers(clock.now())
 
     return (
-        Job("sweep", SWEEP_INTERVAL_S, sweeper.sweep_once),
-        Job("audit_receipts", AUDIT_INTERVAL_S, audit.audit_once),
-        Job("expire_credit", EXPIRE_INTERVAL_S, expire),
-        Job("request_top_ups", TOP_UP_INTERVAL_S, request_top_ups),
-        Job("forget_answers", FORGET_INTERVAL_S, forget_answers),
+        _periodic("sweep", EVERY_5_S, works.sweeper.sweep_once),
+        _periodic("expire_credit", EVERY_10_S, expire_credit),
+        _periodic("request_top_ups", EVERY_10_S, request_top_ups),
+        _periodic("audit_receipts", EVERY_MINUTE, works.audit.audit_once),
+        _periodic("add_up_usage", EVERY_MINUTE, works.rollups.build),
+        _periodic("forget_answers", HOURLY, forget_answers),
+        _periodic("make_months", DAILY, make_months),
     )
 
 
-async def keep_running(jobs: tuple[Job, ...], stop: asyncio.Event) -> None:
-    """Run each job at its pace until ``stop``. Stores that are away for a while are waited for."""
-    async with asyncio.TaskGroup() as group:
-        for job in jobs:
-            group.create_task(_repeat(job, stop), name=job.name)
+def _periodic(name: str, cron: str, work: Callable[[], Awaitable[object]]) -> Job:
+    """A store that is away for a while is no fault of the job: the next run finds it back."""
 
-
-async def _repeat(job: Job, stop: asyncio.Event) -> None:
-    while not stop.is_set():
+    async def run() -> None:
         try:
-            await job.work()
+            await work()
         except (StoreUnavailable, ValkeyUnavailable) as error:
-            log.warning("job_waits_for_a_store", job=job.name, reason=str(error))
-        try:
-            async with asyncio.timeout(job.interval_s):
-                await stop.wait()
-        except TimeoutError:
-            continue
+            log.warning("job_waits_for_a_store", job=name, reason=str(error))
+
+    return Job(name, run, cron)

@@ -16,7 +16,9 @@ BillingError
 ├── TenantExists        the name is taken
 ├── KeyMissing          no API key has this id
 ├── LimitInvalid        a limit or budget that means nothing
+├── IntervalInvalid     a stretch of time or a zone that means nothing
 ├── BalanceExhausted    the tenant cannot cover the hold
+├── RolesMissing        the database lacks the roles that transactions act as
 ├── StoreUnavailable    Postgres cannot be reached, or could not serve in time: trying again may help
 └── StoreRefused        Postgres refused a row: trying again will not help
 """
@@ -194,6 +196,16 @@ class LimitInvalid(BillingError):
 
 
 @dataclass(eq=False)
+class IntervalInvalid(BillingError):
+    """A stretch of time or a zone that means nothing."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return f"no stretch of time: {self.reason}"
+
+
+@dataclass(eq=False)
 class BalanceExhausted(BillingError):
     """The tenant cannot cover the hold."""
 
@@ -201,6 +213,18 @@ class BalanceExhausted(BillingError):
 
     def __str__(self) -> str:
         return f"tenant {self.tenant_id} has no balance for this request"
+
+
+@dataclass(eq=False)
+class RolesMissing(BillingError):
+    """The database lacks the roles that transactions act as, and we may not make them; ``sql`` does."""
+
+    sql: str
+
+    def __str__(self) -> str:
+        return (
+            f"Kvitto's roles are missing and this account may not make them; run as a superuser: {self.sql}"
+        )
 
 
 @dataclass(eq=False)

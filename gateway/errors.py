@@ -184,6 +184,8 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     billing.TenantExists: _internal,
     billing.KeyMissing: _internal,
     billing.LimitInvalid: _internal,
+    billing.IntervalInvalid: _internal,
+    billing.RolesMissing: _internal,
     billing.StoreRefused: _internal,
 }
 

@@ -28,13 +28,17 @@ settings.load_profile("kvitto")
 
 @dataclass(frozen=True)
 class PostgresServer:
-    """A running server for tests; ``url`` is a superuser's, so tests may make databases."""
+    """A running server for tests; ``url`` is a superuser's, who passes row security until it takes a role."""
 
     server: postgres.Postgres
     passwords: postgres.PostgresPasswords
 
     def url(self, database: str = "postgres") -> str:
         return self.server.url(self.passwords.superuser, database, postgres.SUPERUSER)
+
+    def owner_url(self, database: str) -> str:
+        """That of the account that owns the tables in production."""
+        return self.server.url(self.passwords.role, database)
 
     def execute(self, *statements: str) -> None:
         run_apart(self._execute(statements))
@@ -99,8 +103,8 @@ def postgres_server(short_folder: Path) -> Iterator[PostgresServer]:
 @pytest.fixture(scope="session")
 def migrated_template(postgres_server: PostgresServer) -> str:
     """Name of a migrated database that others are copied from."""
-    postgres_server.execute(f"CREATE DATABASE {TEMPLATE}")
-    migrate.upgrade(postgres_server.url(TEMPLATE))
+    postgres_server.execute(f"CREATE DATABASE {TEMPLATE} OWNER {postgres.ROLE}")
+    migrate.upgrade(postgres_server.owner_url(TEMPLATE))
     return TEMPLATE
 
 

@@ -1,7 +1,7 @@
 """Options that several commands share, and how their texts become values."""
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -46,13 +46,14 @@ def directory(chosen: Path | None) -> Path:
     return chosen
 
 
-def instant_of(text: str, now: datetime) -> datetime:
+def instant_of(text: str, now: datetime, zone: tzinfo = UTC) -> datetime:
     """Read an instant as people write it.
 
     Args:
-        text: `2026-12-01` (UTC midnight), `2026-12-01T09:00+01:00`, `2026-12-01T09:00` (UTC), `now`, or an
-            age such as `24h` or `7d`, counted back from `now`.
+        text: `2026-12-01` (midnight), `2026-12-01T09:00+01:00`, `2026-12-01T09:00`, `now`, or an age such as
+            `24h` or `7d`, counted back from `now`.
         now: aware, UTC.
+        zone: of what names none itself.
 
     Returns:
         Aware UTC datetime.
@@ -69,4 +70,4 @@ def instant_of(text: str, now: datetime) -> datetime:
         instant = datetime.fromisoformat(text)
     except ValueError:
         raise typer.BadParameter(f"{text!r} is no instant: write {INSTANT_HELP}") from None
-    return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
+    return (instant.replace(tzinfo=zone) if instant.tzinfo is None else instant).astimezone(UTC)

@@ -1,8 +1,8 @@
 """`kvitto usage`: what each request used and cost."""
 
 from collections.abc import Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING, Annotated
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
@@ -11,14 +11,27 @@ from admin.cli.options import INSTANT_HELP, DataDir, Json, directory, instant_of
 if TYPE_CHECKING:
     from admin.cli.output import Row
     from billing.reports.usage_row import UsageRow
+    from billing.reports.usage_total import Dimension, UsageTotal
+
+DIMENSIONS: Final = (
+    *("tenant", "key", "model", "traffic_class", "price_row", "window"),
+    *("hour", "day", "week", "month"),
+)
 
 
-def usage(
+def usage(  # noqa: PLR0913, PLR0917  options that a person types
     tenant: Annotated[str | None, typer.Option(help="Only requests of this tenant, by name or id.")] = None,
     since: Annotated[
         str | None, typer.Option(metavar="INSTANT", help=f"Rated at or after this: {INSTANT_HELP}.")
     ] = None,
     until: Annotated[str | None, typer.Option(metavar="INSTANT", help="Rated before this.")] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMNS", help=f"Add up instead, by any of these: {', '.join(DIMENSIONS)}."),
+    ] = None,
+    zone: Annotated[
+        str, typer.Option(metavar="ZONE", help="Where days begin, and dates without an offset are.")
+    ] = "UTC",
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the newest N requests.")] = None,
     data_dir: DataDir = None,
     as_json: Json = False,
@@ -29,24 +42,35 @@ def usage(
     and lost early; they cost what a hit costs.
 
     Example: kvitto usage --tenant demo --since 24h --json
+
+    Example: kvitto usage --by model,day --since 2026-12-01 --until 2027-01-01 --zone Asia/Kolkata
     """
     from admin import clock
     from admin.cli import session
+    from billing.interval import Interval, zone_of
     from billing.reports.usage_row import UsageFilter
+    from billing.reports.usage_total import UsageQuestion
 
-    now = clock.now()
+    if by is not None and limit is not None:
+        raise typer.BadParameter("rows that are added up have no newest", param_hint="--limit")
+    now, dimensions = clock.now(), None if by is None else _dimensions(by)
+    first, end = (None if at is None else instant_of(at, now, zone_of(zone)) for at in (since, until))
 
-    async def work() -> "list[UsageRow]":
+    async def rows() -> "list[UsageRow]":
         async with session.books(directory(data_dir)) as books:
-            wanted = UsageFilter(
-                tenant_id=(await books.tenancy.tenant(tenant)).id if tenant else None,
-                since=_optional(since, now),
-                until=_optional(until, now),
-                limit=limit,
-            )
-            return await books.reports.usage(wanted)
+            tenant_id = (await books.tenancy.tenant(tenant)).id if tenant else None
+            return await books.reports.usage(UsageFilter(tenant_id, first, end, limit))
 
-    _print(session.run(work()), as_json=as_json)
+    async def totals(by: "tuple[Dimension, ...]") -> "list[UsageTotal]":
+        async with session.books(directory(data_dir)) as books:
+            tenant_id = (await books.tenancy.tenant(tenant)).id if tenant else None
+            whole = Interval(first or datetime.fromtimestamp(0, UTC), end or now + timedelta(days=1))
+            return await books.reports.totals(UsageQuestion(whole, by, tenant_id, zone))
+
+    if dimensions is None:
+        _print(session.run(rows()), as_json=as_json)
+    else:
+        _print_totals(dimensions, session.run(totals(dimensions)), zone, as_json=as_json)
 
 
 def row_of(event: "UsageRow") -> "Row":
@@ -104,5 +128,41 @@ def _totals(events: "Sequence[UsageRow]") -> dict[str, str]:
     return {currency: decimal_of(Femto(total)) for currency, total in sums.items()}
 
 
-def _optional(text: str | None, now: datetime) -> datetime | None:
-    return None if text is None else instant_of(text, now)
+def _dimensions(by: str) -> "tuple[Dimension, ...]":
+    named = tuple(dict.fromkeys(one.strip() for one in by.split(",")))
+    for one in named:
+        if one not in DIMENSIONS:
+            raise typer.BadParameter(f"{one!r} is not one of {', '.join(DIMENSIONS)}", param_hint="--by")
+    return cast("tuple[Dimension, ...]", named)
+
+
+def _print_totals(
+    by: "tuple[Dimension, ...]", totals: "Sequence[UsageTotal]", zone: str, *, as_json: bool
+) -> None:
+    from admin.cli.output import Column, print_rows
+    from billing.interval import zone_of
+    from billing.money import decimal_of
+
+    def of_group(one: "Dimension", total: "UsageTotal") -> str:
+        value = total.group[one]
+        if isinstance(value, datetime):
+            return value.astimezone(zone_of(zone)).isoformat()
+        return total.names.get(one, value)
+
+    tokens = ("cache_hit", "cache_owed", "cache_write", "cache_miss", "output", "reasoning")
+    rows = [
+        {
+            **{one: of_group(one, total) for one in by},
+            "requests": total.requests,
+            **{name: getattr(total, name) for name in tokens},
+            "charge": decimal_of(total.charge),
+            "currency": total.currency,
+        }
+        for total in totals
+    ]
+    columns = (
+        *(Column(one, one.replace("_", " "), style="bold") for one in by),
+        *(Column(name, name.removeprefix("cache_"), right=True) for name in ("requests", *tokens, "charge")),
+        Column("currency", ""),
+    )
+    print_rows(rows, columns, as_json=as_json, empty="No usage: `kvitto chat 'Hello'` makes some.")

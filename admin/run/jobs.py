@@ -8,12 +8,15 @@ from contextlib import AsyncExitStack
 
 from admin import settings
 from admin.engine import engine_options
-from admin.jobs import jobs_of, keep_running
+from admin.jobs import Works, jobs_of
 from admin.settings import Settings, write_private
+from billing.db.partitions import Partitions
 from billing.db.transaction import Database
 from billing.ledger.service import Ledger
 from billing.pricing.service import Prices
+from billing.queue import Queue
 from billing.receipts.service import Receipts
+from billing.reports.rollup import Rollups
 from billing.settlement.batch import Settlement
 from billing.tenancy.service import Tenancy
 from engine.api import Journals
@@ -30,7 +33,7 @@ async def run(known: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with AsyncExitStack() as stack:  # closes in reverse, each whatever became of the others
-        database = Database(known.database_url, pool_size=2)
+        database = Database(known.database_url, pool_size=4)
         stack.push_async_callback(database.close)
         valkey = Valkey.connect(known.valkey_url)
         stack.push_async_callback(valkey.close)
@@ -46,9 +49,16 @@ async def run(known: Settings) -> None:
         ledger, receipts, telemetry = Ledger(database), Receipts(database), SweepTelemetry()
         tenancy = Tenancy(database, known.key_pepper)
         books = SweepBooks(tenancy, Prices(database), ledger, settlement, receipts)
-        sweeper = Sweeper(valkey, books, journals, telemetry)
-        audit = Audit(valkey, receipts, telemetry)
-        await keep_running(jobs_of(sweeper, audit, ledger, settlement, Admission(valkey)), stop)
+        works = Works(
+            sweeper=Sweeper(valkey, books, journals, telemetry),
+            audit=Audit(valkey, receipts, telemetry),
+            ledger=ledger,
+            settlement=settlement,
+            admission=Admission(valkey),
+            rollups=Rollups(database),
+            partitions=Partitions(database),
+        )
+        await Queue(known.database_url, jobs_of(works)).run(stop)
 
 
 def main() -> int:

@@ -7,6 +7,7 @@ from admin import clock, demo, settings
 from admin.settings import Settings
 from billing.db import migrate
 from billing.db.transaction import Database
+from billing.errors import RolesMissing
 from billing.ledger.service import Ledger
 from billing.pricing.service import Prices
 from billing.tenancy.service import Tenancy
@@ -25,7 +26,11 @@ async def prepare(known: Settings) -> None:
 def main() -> int:
     """Entry point; returns the exit status."""
     known = settings.from_environment()
-    migrate.upgrade(known.database_url)
+    try:
+        migrate.upgrade(known.database_url)
+    except RolesMissing as missing:
+        sys.stderr.write(f"{missing}\n")
+        return 1
     asyncio.run(prepare(known))
     return 0
 

@@ -8,6 +8,7 @@ import os
 import secrets
 import shutil
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from importlib.util import find_spec
@@ -17,11 +18,13 @@ from urllib.parse import quote
 
 from admin.stack import process
 from admin.stack.process import Account, Command
+from billing.db.access import roles_sql
 
 DATABASE: Final = "kvitto"
 ROLE: Final = "kvitto"
 SUPERUSER: Final = "postgres"
 PORT: Final = 5432  # names the socket file; no TCP port is opened
+ROLES_MADE: Final = "kvitto-roles"  # in the data folder: the statements that were run there
 ROOT_FOLDER: Final = Path("/var/lib/kvitto")
 STATUS_LINE: Final = 7
 SETTINGS: Final = (
@@ -114,14 +117,20 @@ class Postgres:
         return f"postgresql+asyncpg://{role}:{quote(password, safe='')}@/{database}?host={folder}"
 
     async def prepare(self, passwords: PostgresPasswords) -> None:
-        """Make the database cluster unless it exists. A half-made one from a killed run is thrown away.
+        """Make the database cluster and its roles unless they exist. A half-made one is thrown away.
 
         Raises:
             PostgresBroken: initdb or the first statements failed.
         """
         _own_folder(self.sockets, self.account)
-        if (self.data / "PG_VERSION").exists():
-            return
+        if not (self.data / "PG_VERSION").exists():
+            await self._make(passwords)
+        roles, made = roles_sql(ROLE), self.data / ROLES_MADE
+        if not made.exists() or made.read_text() != "\n".join(roles):
+            await self._single(self.data, roles)
+            made.write_text("\n".join(roles))
+
+    async def _make(self, passwords: PostgresPasswords) -> None:
         made = self.data.with_name(self.data.name + ".new")
         shutil.rmtree(made, ignore_errors=True)
         _own_folder(made, self.account)
@@ -132,13 +141,11 @@ class Postgres:
         finally:
             password_file.unlink(missing_ok=True)
         statements = (
-            f"CREATE ROLE {ROLE} LOGIN PASSWORD '{passwords.role}'\n"
-            f"CREATE DATABASE {DATABASE} OWNER {ROLE}\n"
-            f"REVOKE ALL ON DATABASE {DATABASE} FROM PUBLIC\n"
+            f"CREATE ROLE {ROLE} LOGIN PASSWORD '{passwords.role}'",
+            f"CREATE DATABASE {DATABASE} OWNER {ROLE}",
+            f"REVOKE ALL ON DATABASE {DATABASE} FROM PUBLIC",
         )
-        single = [str(self.binaries / "postgres"), "--single", "-D", str(made), "-c", "log_statement=none"]
-        single += ["-c", "log_min_error_statement=panic", "postgres"]
-        await self._finish(single, statements.encode())
+        await self._single(made, statements)
         made.rename(self.data)
 
     async def _initdb(self, folder: Path, password_file: Path) -> None:
@@ -153,6 +160,12 @@ class Postgres:
         argv += ["--auth=scram-sha-256", "--encoding=UTF8", "--locale-provider=builtin", "--locale=C.UTF-8"]
         argv += ["--data-checksums", "--no-instructions"]
         await self._finish(argv + (["--no-sync"] if self.expendable else []))
+
+    async def _single(self, folder: Path, statements: Sequence[str]) -> None:
+        """Run statements as the superuser while no server runs on the folder; a line is a statement."""
+        single = [str(self.binaries / "postgres"), "--single", "-D", str(folder), "-c", "log_statement=none"]
+        single += ["-c", "log_min_error_statement=panic", "postgres"]
+        await self._finish(single, "".join(f"{statement}\n" for statement in statements).encode())
 
     async def _finish(self, argv: list[str], input_text: bytes = b"") -> None:
         status, printed = await process.finish(self._command(argv), input_text)

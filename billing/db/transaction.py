@@ -4,8 +4,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
+import asyncpg
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
+from billing.db.access import OPERATOR, Access
 from billing.db.failures import DRIVER_FAILURES, failure_of
 
 _CONNECT_TIMEOUT_S: Final = 5
@@ -33,6 +35,7 @@ class Database:
             pool_size=pool_size,
             max_overflow=0,
             pool_timeout=pool_timeout_s,
+            isolation_level="AUTOCOMMIT",  # the transaction is begun and ended below
             pool_pre_ping=True,  # a restarted Postgres costs its callers nothing
             connect_args={"timeout": _CONNECT_TIMEOUT_S, "server_settings": _SESSION},
         )
@@ -42,10 +45,11 @@ class Database:
         await self._engine.dispose()
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[AsyncConnection]:
+    async def transaction(self, access: Access = OPERATOR) -> AsyncIterator[AsyncConnection]:
         """One transaction: committed at the end of the block, rolled back by any exception that leaves it.
 
-        Retries are the caller's.
+        Retries are the caller's. Role and tenant are set for this transaction alone, in the round trip that
+        begins it.
 
         Raises:
             StoreUnavailable: no connection, a lost one, a timeout, a deadlock: try the whole block again.
@@ -53,10 +57,28 @@ class Database:
         """
         try:
             async with self._engine.connect() as connection:
-                yield connection
-                await connection.commit()
+                driver: asyncpg.Connection = (await connection.get_raw_connection()).driver_connection
+                try:
+                    await driver.execute(access.begin)
+                    yield connection
+                    ended = await driver.execute("COMMIT")
+                    assert ended == "COMMIT", "the block went on after a statement of it had failed"
+                finally:
+                    await _leave(connection, driver)
         except DRIVER_FAILURES as error:
             failure = failure_of(error)
             if failure is None:
                 raise
             raise failure from error
+
+
+async def _leave(connection: AsyncConnection, driver: asyncpg.Connection) -> None:
+    """Undo what was not committed; a connection that cannot even do that is given up."""
+    try:
+        if not driver.is_closed() and driver.is_in_transaction():
+            await driver.execute("ROLLBACK")
+    except DRIVER_FAILURES:
+        await connection.invalidate()
+    except BaseException:
+        await connection.invalidate()
+        raise

@@ -30,6 +30,11 @@ RULES: Final = {
         WHERE event.request_id IS NULL OR charge.id IS NULL
         GROUP BY 1
     """,
+    "request {} has {} attempts and {} usage events": """
+        SELECT attempt.request_id::text, count(*), 0
+        FROM usage_attempt AS attempt LEFT JOIN usage_event AS event USING (request_id)
+        WHERE event.request_id IS NULL GROUP BY 1
+    """,
     "request {} earned {}, its event says {}": """
         SELECT event.request_id::text, coalesce(sum(entry.amount), 0), event.charge
         FROM usage_event AS event

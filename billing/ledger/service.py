@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
+from billing.db.access import OPERATOR_READ, SETTLER, of_tenant
 from billing.db.transaction import Database
 from billing.errors import AmountExceeds, MovementConflict, StoreRefused, TenantMissing
 from billing.ledger import repository
@@ -55,7 +56,7 @@ class Ledger:
         return (await self.post(tenant_id, grant, at)).balance
 
     async def _post(self, tenant_id: str, movement: Movement, at: datetime) -> Posted:
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(SETTLER) as connection:
             wallet = (await repository.open_wallets(connection, [tenant_id]))[tenant_id]
             transaction_id = _transaction_id(at)
             transaction = Transaction(
@@ -76,7 +77,7 @@ class Ledger:
         key = movement.idempotency_key
         if key is None:
             return None
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(tenant_id)) as connection:
             found = await repository.select_movements(connection, tenant_id, key)
             if not found:
                 return None
@@ -87,7 +88,7 @@ class Ledger:
 
     async def movements(self, tenant_id: str) -> list[MovementRow]:
         """Every movement of a tenant's money but its charges, newest first."""
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(tenant_id)) as connection:
             return await repository.select_movements(connection, tenant_id)
 
     async def agree(self, tenant_id: str, terms: BillingTerms) -> BalanceVersion:
@@ -97,7 +98,7 @@ class Ledger:
             TenantMissing: no tenant has this id.
         """
         try:
-            async with self._database.transaction() as connection:
+            async with self._database.transaction(SETTLER) as connection:
                 wallet = (await repository.open_wallets(connection, [tenant_id]))[tenant_id]
                 wallet.terms = terms
                 await repository.update_terms(connection, tenant_id, terms)
@@ -108,7 +109,7 @@ class Ledger:
 
     async def expire(self, at: datetime) -> list[BalanceVersion]:
         """Take back what remains of credit that has ended by ``at``; until then it can still be spent."""
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(SETTLER) as connection:
             tenant_ids = await repository.tenants_with_ended_credit(connection, at)
             if not tenant_ids:
                 return []
@@ -128,7 +129,7 @@ class Ledger:
         Raises:
             TenantMissing: no tenant has this id.
         """
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(tenant_id)) as connection:
             found = await repository.select_balance(connection, tenant_id)
         if found is None:
             raise TenantMissing(tenant_id)
@@ -148,7 +149,7 @@ class Ledger:
 
     async def request_top_ups(self, at: datetime) -> list[TopUpRequest]:
         """Record a request for each rule whose threshold has been crossed, once a crossing."""
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(SETTLER) as connection:
             rules = await repository.lock_auto_top_ups(connection)
             requests = [
                 TopUpRequest(present.tenant_id, requested + 1, rule.amount, at, present)
@@ -162,12 +163,12 @@ class Ledger:
 
     async def top_up_requests(self, tenant_id: str) -> list[TopUpRequest]:
         """What a tenant's rule has asked for, oldest first."""
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(of_tenant(tenant_id)) as connection:
             return await repository.select_top_up_requests(connection, tenant_id)
 
     async def check_integrity(self) -> list[str]:
         """Everything that does not add up, a sentence each; empty when all is well."""
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(OPERATOR_READ) as connection:
             return await repository.select_faults(connection)
 
 

@@ -30,10 +30,12 @@ from billing.usage import Tier, TokenUsage
 _OF_ROW: Final = -1  # the position of tiers of the row itself
 _RECORDED: Final = ("tenant_id", "model", "currency", "tier", "admitted_at", "rated_at", "recorded_at")
 
+_PUBLISHING: Final = 0x70726963  # advisory lock, "pric"
+
 
 async def lock(connection: AsyncConnection) -> None:
     """Let one publisher at a time look and append; readers and charges go on."""
-    await connection.execute(text("LOCK TABLE price_row IN SHARE ROW EXCLUSIVE MODE"))
+    await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _PUBLISHING})
 
 
 async def insert_row(connection: AsyncConnection, row: PriceRow, actor: str, at: datetime) -> None:

@@ -2,6 +2,7 @@
 
 from datetime import datetime
 
+from billing.db.access import OPERATOR_READ
 from billing.db.transaction import Database
 from billing.errors import (
     PlanConflict,
@@ -64,7 +65,7 @@ class Prices:
 
     async def book(self) -> PriceBook:
         """All that is published, and who is on which plan."""
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(OPERATOR_READ) as connection:
             return await repository.select_book(connection)
 
     async def create_plan(self, name: str, actor: str, at: datetime) -> None:
@@ -85,7 +86,7 @@ class Prices:
 
     async def plans(self) -> list[str]:
         """The names of all plans."""
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(OPERATOR_READ) as connection:
             return await repository.select_plans(connection)
 
     async def place(self, placement: Placement, actor: str, at: datetime) -> None:
@@ -116,7 +117,7 @@ class Prices:
         Returns:
             Sums by tenant id and currency. With the published rows both are what the ledger took.
         """
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(OPERATOR_READ) as connection:
             published = await repository.select_book(connection)
             replay = Replay(published, PriceBook(book.rows, published.placements))
             async for request in repository.stream_recorded(connection, since, until):

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
+from billing.db.access import SETTLER
 from billing.db.transaction import Database
 from billing.errors import StoreRefused
 from billing.receipts import repository
@@ -47,7 +48,7 @@ class Receipts:
         """
         if not request_ids:
             return {}
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(SETTLER) as connection:
             usages = await repository.select_usage(connection, request_ids)
             attempts = await repository.select_attempts(connection, request_ids)
             documents = await repository.select_documents(connection, request_ids)
@@ -67,7 +68,7 @@ class Receipts:
         Raises:
             StoreUnavailable: Postgres cannot be asked.
         """
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(SETTLER) as connection:
             request_ids = await repository.select_settled_between(
                 connection, mint(since, _FIRST), mint(until, _FIRST)
             )
@@ -78,7 +79,7 @@ class Receipts:
 
     async def _keep(self, documents: list[tuple[UUID, Attested]]) -> None:
         try:
-            async with self._database.transaction() as connection:
+            async with self._database.transaction(SETTLER) as connection:
                 await repository.insert_attestations(connection, documents)
         except StoreRefused as refusal:
             if len(documents) > 1:

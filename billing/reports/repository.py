@@ -1,12 +1,62 @@
-"""Statements that read usage events."""
+"""Statements that read usage events, and that add them up."""
 
-from sqlalchemy import func, select
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import RowMapping, func, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from billing.db.columns import FemtoNumeric
-from billing.db.tables import api_key, balance, price_row, price_tier, price_window, tenant, usage_event
+from billing.db.tables import (
+    api_key,
+    balance,
+    price_row,
+    price_tier,
+    price_window,
+    tenant,
+    usage_event,
+    usage_rollup,
+)
 from billing.money import Femto
 from billing.reports.usage_row import OwedRow, UsageFilter, UsageRow, Use, UseFilter
+from billing.reports.usage_total import COLUMN_OF, STRETCHES, TOKENS, UsageQuestion, UsageTotal
+
+_KEY: Final = tuple(column.name for column in usage_rollup.primary_key)
+_OF_EVENT: Final = (*(name for name in _KEY if name != "slot"), "currency")
+_SUMS: Final = (*TOKENS, "charge")
+
+_HORIZON: Final = text("""
+    SELECT least(now() - CAST(:lag AS interval), min(xact_start)) FROM pg_stat_activity
+    WHERE datname = current_database() AND application_name = 'kvitto' AND pid <> pg_backend_pid()
+""")
+_TOUCHED: Final = text("""
+    SELECT DISTINCT date_bin('15 minutes', rated_at, 'epoch') FROM usage_event
+    WHERE recorded_at >= :since AND recorded_at < :until
+""")
+# Sorted, so that two of them never deadlock.
+_ADD_UP: Final = text(f"""
+    INSERT INTO usage_rollup (slot, {", ".join(_OF_EVENT)}, requests, {", ".join(_SUMS)})
+    SELECT slot, {", ".join(_OF_EVENT)}, count(*), {", ".join(f"sum({name})" for name in _SUMS)}
+    FROM unnest(CAST(:slots AS timestamptz[])) AS slot
+        JOIN usage_event ON rated_at >= slot AND rated_at < slot + interval '15 minutes'
+    WHERE recorded_at < :before
+    GROUP BY slot, {", ".join(_OF_EVENT)} ORDER BY {", ".join(_KEY)}
+    ON CONFLICT ({", ".join(_KEY)}) DO UPDATE
+    SET {", ".join(f"{name} = excluded.{name}" for name in ("requests", *_SUMS))}
+""")  # noqa: S608  names of columns
+
+# Rollups of whole slots, the events at either edge, and all that the rollups do not hold yet.
+_PARTS: Final = (
+    ("usage_rollup", "slot", "slot >= :first AND slot < :end"),
+    (
+        "usage_event",
+        "rated_at",
+        "rated_at >= :since AND rated_at < :edge AND recorded_at < :watermark",
+    ),
+    ("usage_event", "rated_at", "rated_at >= :end AND rated_at < :until AND recorded_at < :watermark"),
+    ("usage_event", "rated_at", "rated_at >= :since AND rated_at < :until AND recorded_at >= :watermark"),
+)
 
 
 async def select_usage(connection: AsyncConnection, usage_filter: UsageFilter) -> list[UsageRow]:
@@ -100,3 +150,101 @@ async def select_owed(connection: AsyncConnection) -> list[OwedRow]:
         .order_by(event.tenant_id)
     )
     return [OwedRow(**row) for row in (await connection.execute(statement)).mappings()]
+
+
+async def select_horizon(connection: AsyncConnection, lag: timedelta) -> datetime:
+    """Before it nothing more is recorded, but by transactions that have ended when it is told.
+
+    To be asked as the role that logs in; others are not shown when a transaction began.
+    """
+    horizon: datetime = (await connection.execute(_HORIZON, {"lag": lag})).scalar_one()
+    return horizon
+
+
+async def lock_watermark(connection: AsyncConnection) -> datetime:
+    """The watermark, until the transaction ends."""
+    statement = text("SELECT recorded_before FROM rollup_watermark FOR UPDATE")
+    watermark: datetime = (await connection.execute(statement)).scalar_one()
+    return watermark
+
+
+async def move_watermark(connection: AsyncConnection, to: datetime) -> None:
+    """Rollups now hold just the events recorded before ``to``."""
+    await connection.execute(text("UPDATE rollup_watermark SET recorded_before = :to"), {"to": to})
+
+
+async def select_first_recorded(connection: AsyncConnection) -> datetime | None:
+    """When the first of all events was recorded."""
+    found = await connection.execute(select(func.min(usage_event.c.recorded_at)))
+    first: datetime | None = found.scalar_one()
+    return first
+
+
+async def select_touched(connection: AsyncConnection, since: datetime, until: datetime) -> list[datetime]:
+    """Slots of the events that were recorded in ``[since, until)``."""
+    return list((await connection.execute(_TOUCHED, {"since": since, "until": until})).scalars())
+
+
+async def add_up(connection: AsyncConnection, slots: Sequence[datetime], before: datetime) -> None:
+    """Add up all events of these slots that were recorded before an instant, whatever was there."""
+    if slots:
+        await connection.execute(_ADD_UP, {"slots": list(slots), "before": before})
+
+
+async def select_totals(connection: AsyncConnection, question: UsageQuestion) -> list[UsageTotal]:
+    """In the order of the dimensions, all of one instant."""
+    await connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"))
+    watermark = (await connection.execute(text("SELECT recorded_before FROM rollup_watermark"))).scalar_one()
+    interval, slots = question.interval, question.interval.slots
+    values: dict[str, Any] = {
+        "since": interval.since,
+        "until": interval.until,
+        "first": slots.since,
+        "edge": min(slots.since, interval.until),
+        "end": slots.until,
+        "watermark": watermark,
+        "zone": question.zone,
+        "tenant": question.tenant_id,
+    }
+    statement = _totals(question)
+    found = await connection.execute(statement, {name: values[name] for name in statement.compile().params})
+    return [_total(question, row) for row in found.mappings()]
+
+
+def _totals(question: UsageQuestion) -> Any:
+    columns = [COLUMN_OF[one] for one in question.by if one in COLUMN_OF]
+    stretches = [one for one in STRETCHES if one in question.by]
+    own = "" if question.tenant_id is None else " AND tenant_id = :tenant"
+    parts = " UNION ALL ".join(
+        f"SELECT {', '.join([*columns, 'currency'])}, {at} AS at,"  # noqa: S608  names of columns
+        f" {'requests' if table == 'usage_rollup' else '1 AS requests'}, {', '.join(_SUMS)}"
+        f" FROM {table} WHERE {rows}{own}"
+        for table, at, rows in _PARTS
+    )
+    begins = [f"date_trunc('{one}', at, :zone) AS {one}" for one in stretches]
+    groups = ", ".join([*columns, *stretches, "currency"])
+    names = dict(_names(columns))
+    return text(
+        f"WITH parts AS ({parts}), totals AS ("  # noqa: S608  likewise
+        f" SELECT {', '.join([*columns, *begins, 'currency'])}, CAST(sum(requests) AS bigint) AS requests,"
+        f" {', '.join(f'sum({name}) AS {name}' for name in _SUMS)} FROM parts GROUP BY {groups}"
+        f") SELECT totals.*{''.join(names)} FROM totals {' '.join(names.values())} ORDER BY {groups}"
+    )
+
+
+def _names(columns: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """What is selected beside ids, and the join that it comes from."""
+    if "tenant_id" in columns:
+        yield ", tenant.name AS tenant_name", "JOIN tenant ON tenant.id = totals.tenant_id"
+    if "key_id" in columns:
+        yield ", api_key.name AS key_name", "JOIN api_key ON api_key.id = totals.key_id"
+
+
+def _total(question: UsageQuestion, row: RowMapping) -> UsageTotal:
+    return UsageTotal(
+        group={one: row[COLUMN_OF.get(one, one)] for one in question.by},
+        names={one: row[f"{one}_name"] for one in question.by if one in ("tenant", "key")},
+        currency=row["currency"],
+        charge=Femto(int(row["charge"])),
+        **{name: int(row[name]) for name in ("requests", *TOKENS)},
+    )

@@ -1,8 +1,10 @@
 """Usage, as rows."""
 
+from billing.db.access import OPERATOR_READ, Access, of_tenant
 from billing.db.transaction import Database
 from billing.reports import repository
 from billing.reports.usage_row import OwedRow, UsageFilter, UsageRow, Use, UseFilter
+from billing.reports.usage_total import UsageQuestion, UsageTotal
 
 
 class Reports:
@@ -13,15 +15,27 @@ class Reports:
 
     async def usage(self, usage_filter: UsageFilter) -> list[UsageRow]:
         """Usage events, newest last by the instant that rated them."""
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(_access(usage_filter.tenant_id)) as connection:
             return await repository.select_usage(connection, usage_filter)
 
     async def use(self, use_filter: UseFilter) -> Use:
         """What requests came to, for budgets and limits that have to be read from the books."""
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(_access(use_filter.tenant_id)) as connection:
             return await repository.select_use(connection, use_filter)
+
+    async def totals(self, question: UsageQuestion) -> list[UsageTotal]:
+        """Usage added up by any dimensions: from rollups where slots are whole, else from events.
+
+        Every column of every grouping adds up to the sum over the events of the interval.
+        """
+        async with self._database.transaction(_access(question.tenant_id)) as connection:
+            return await repository.select_totals(connection, question)
 
     async def owed(self) -> list[OwedRow]:
         """What broken promises have cost so far, by tenant."""
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(OPERATOR_READ) as connection:
             return await repository.select_owed(connection)
+
+
+def _access(tenant_id: str | None) -> Access:
+    return OPERATOR_READ if tenant_id is None else of_tenant(tenant_id)

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
+from billing.db.access import SETTLER
 from billing.db.transaction import Database
 from billing.errors import StoreRefused, StoreUnavailable
 from billing.ledger.balance import BalanceVersion
@@ -84,27 +85,27 @@ class Settlement:
         """Which of the requests have an event."""
         if not request_ids:
             return set()
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(SETTLER) as connection:
             return await repository.select_settled(connection, request_ids)
 
     async def charged(self, request_id: UUID) -> Femto:
         """What a settled request was charged; zero for one that has no event."""
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(SETTLER) as connection:
             return await repository.select_charge(connection, request_id)
 
     async def answered(self, tenant_id: str, key_digest: bytes, at: datetime) -> IdempotencyRecord | None:
         """Which request has answered an idempotency key, unless that has expired by ``at``."""
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(SETTLER) as connection:
             return await repository.select_answer(connection, tenant_id, key_digest, at)
 
     async def record_lost(self, record: IdempotencyRecord) -> None:
         """Record that the answer to an idempotency key is lost; who has answered it already stays."""
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(SETTLER) as connection:
             await repository.insert_lost(connection, record)
 
     async def forget_answers(self, at: datetime) -> int:
         """Drop the records of keys that mean nothing any more; returns how many."""
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(SETTLER) as connection:
             return await repository.delete_expired_answers(connection, at)
 
     async def _run(self) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from uuid import UUID
 
+from billing.db.access import SETTLER
 from billing.db.transaction import Database
 from billing.ledger import repository as ledger
 from billing.ledger.balance import BalanceVersion
@@ -24,7 +25,7 @@ async def post(database: Database, events: Collection[UsageEvent]) -> dict[UUID,
         StoreRefused: one event or another cannot be stored, and none was. By `idempotency.ANSWERED`: another
             request has answered the same idempotency key.
     """
-    async with database.transaction() as connection:
+    async with database.transaction(SETTLER) as connection:
         new_ids = await repository.insert_events(connection, events)
         fresh = sorted(
             (event for event in events if event.request_id in new_ids), key=lambda event: event.request_id

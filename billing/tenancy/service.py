@@ -3,6 +3,7 @@
 import secrets
 from datetime import datetime
 
+from billing.db.access import OPERATOR_READ, of_tenant
 from billing.db.transaction import Database
 from billing.errors import KeyMissing, StoreRefused, TenantExists, TenantMissing
 from billing.tenancy import keys, repository
@@ -36,7 +37,7 @@ class Tenancy:
 
     async def tenants(self) -> list[Tenant]:
         """All tenants, oldest first."""
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(OPERATOR_READ) as connection:
             return await repository.select_tenants(connection)
 
     async def tenant(self, name_or_id: str) -> Tenant:
@@ -45,7 +46,7 @@ class Tenancy:
         Raises:
             TenantMissing: none has this name or id.
         """
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(OPERATOR_READ) as connection:
             found = await repository.select_tenant(connection, name_or_id)
         if found is None:
             raise TenantMissing(name_or_id)
@@ -60,7 +61,7 @@ class Tenancy:
         secret = keys.secret_of(secrets.token_bytes(keys.ENTROPY_BYTES))
         key = ApiKey(f"key_{secrets.token_hex(8)}", tenant_id, name, keys.shown_prefix(secret), at)
         try:
-            async with self._database.transaction() as connection:
+            async with self._database.transaction(of_tenant(tenant_id)) as connection:
                 await repository.insert_key(connection, key, self.digest(secret))
         except StoreRefused as refusal:
             if refusal.constraint == "fk_api_key_tenant_id":
@@ -70,7 +71,8 @@ class Tenancy:
 
     async def keys(self, tenant_id: str | None = None) -> list[ApiKey]:
         """Keys of one tenant, or of all; revoked ones too, oldest first."""
-        async with self._database.transaction() as connection:
+        access = OPERATOR_READ if tenant_id is None else of_tenant(tenant_id)
+        async with self._database.transaction(access) as connection:
             return await repository.select_keys(connection, tenant_id)
 
     async def revoke_key(self, key_id: str, at: datetime) -> ApiKey:
@@ -91,5 +93,5 @@ class Tenancy:
 
     async def find_key(self, digest: bytes) -> KeyGrant | None:
         """The key with this digest, revoked or not."""
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(OPERATOR_READ) as connection:
             return await repository.select_grant(connection, digest)

@@ -1,21 +1,24 @@
-"""The background jobs: what they do, on real Postgres and Valkey, and the loop that runs them."""
+"""The background jobs: what they do, on real Postgres and Valkey, and that the queue runs them."""
 
 import asyncio
 import secrets
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from admin import clock
-from admin.jobs import Job, jobs_of, keep_running
+from admin.jobs import Works, jobs_of
+from billing.db.partitions import Partitions
 from billing.db.transaction import Database
-from billing.errors import StoreUnavailable
 from billing.ledger.auto_top_up import AutoTopUp
 from billing.ledger.credit import Grant
 from billing.ledger.service import Ledger
 from billing.money import Femto
 from billing.pricing.service import Prices
+from billing.queue import Job, Queue
 from billing.receipts.service import Receipts
+from billing.reports.rollup import Rollups
 from billing.request_id import RANDOM_BYTES, mint
 from billing.settlement.batch import Settlement
 from billing.tenancy.service import Tenancy
@@ -36,7 +39,8 @@ def all_jobs(
     books = SweepBooks(tenancy, Prices(database), ledger, settlement, receipts)
     sweeper = Sweeper(valkey, books, journals or ScriptedJournals(), grace_s=0.0)
     audit = Audit(valkey, receipts, SweepTelemetry())
-    return jobs_of(sweeper, audit, ledger, settlement, Admission(valkey))
+    admission, rollups, partitions = Admission(valkey), Rollups(database), Partitions(database)
+    return jobs_of(Works(sweeper, audit, ledger, settlement, admission, rollups, partitions))
 
 
 async def test_ended_credit_is_taken_back_and_the_next_admission_knows(
@@ -94,35 +98,38 @@ async def test_the_sweep_keeps_what_workers_attest(database_url: str, valkey_url
         await database.close()
 
 
-async def test_a_job_runs_again_and_waits_for_a_store_that_is_away() -> None:
-    stop, runs = asyncio.Event(), 0
-
-    async def work() -> None:
-        nonlocal runs
-        runs += 1
-        if runs == 1:
-            raise StoreUnavailable("away")
-        if runs == 3:
-            stop.set()
-
-    async with asyncio.timeout(5):
-        await keep_running((Job("demo", 0.01, work),), stop)
-    assert runs == 3
+async def test_a_store_that_is_away_is_no_fault_of_a_job(database_url: str, valkey_url: str) -> None:
+    nowhere = Database("postgresql+asyncpg://u:p@/kvitto?host=/nonexistent")
+    valkey = Valkey.connect(valkey_url)
+    try:
+        for job in all_jobs(nowhere, valkey, Settlement(nowhere)):
+            await job.work()
+    finally:
+        await valkey.close()
+        await nowhere.close()
 
 
-async def test_a_faulty_job_ends_the_process_so_that_it_is_seen_and_started_again() -> None:
-    async def work() -> None:
-        raise KeyError("a fault of ours")
-
-    with pytest.raises(ExceptionGroup):
-        await keep_running((Job("demo", 0.01, work),), asyncio.Event())
-
-
-async def test_a_stop_does_not_wait_for_the_interval() -> None:
+async def test_the_process_runs_every_job_by_its_calendar(database_url: str, valkey_url: str) -> None:
+    """Those of every few seconds, of every minute, and of the night, which is made up for."""
+    database, valkey = Database(database_url), Valkey.connect(valkey_url)
     stop = asyncio.Event()
+    done: set[str] = set()
 
-    async def work() -> None:
+    def noted(job: Job) -> Job:
+        async def work() -> None:
+            await job.work()
+            done.add(job.name)
+
+        return replace(job, work=work)
+
+    jobs = all_jobs(database, valkey, Settlement(database))
+    running = asyncio.create_task(Queue(database_url, map(noted, jobs)).run(stop))
+    try:
+        async with asyncio.timeout(30):
+            while done != {job.name for job in jobs}:
+                await asyncio.sleep(0.05)
+    finally:
         stop.set()
-
-    async with asyncio.timeout(5):
-        await keep_running((Job("demo", 3_600.0, work),), stop)
+        await running
+        await valkey.close()
+        await database.close()

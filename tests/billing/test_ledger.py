@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from billing.db.access import OWNER
 from billing.errors import MovementConflict, TenantMissing
 from billing.ledger.credit import Grant
 from billing.money import Femto, femto_of
@@ -89,10 +90,10 @@ async def test_the_largest_amount_that_fits_is_kept_exactly(house: Any):
 async def test_tampering_with_the_ledger_is_found(house: Any, tampering: str):
     await house.ledger.grant(house.tenant_id, grant("5"), AT)
     assert await house.ledger.check_integrity() == []
-    async with house.database.transaction() as connection:
+    async with house.database.transaction(OWNER) as connection:
         await connection.execute(text(tampering), {"tenant": house.tenant_id})
     assert await house.ledger.check_integrity() != []
-    async with house.database.transaction() as connection:
+    async with house.database.transaction(OWNER) as connection:
         for table in ("ledger_entry", "credit_lot", "ledger_transaction", "balance"):
             await connection.execute(
                 text(f"DELETE FROM {table} WHERE tenant_id = :tenant"),  # noqa: S608  a literal of this test

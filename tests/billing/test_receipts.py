@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from billing.db.access import OWNER
 from billing.receipts.memo import Memo
 from billing.receipts.repository import insert_attestations
 from billing.receipts.service import Receipts
@@ -67,7 +68,7 @@ async def test_two_that_keep_the_same_lines_at_once_wait_for_each_other_and_neve
     house: Any, receipts: Receipts
 ):
     lines = [Signed(decode(house.request_id(1), attempt, 0, 1)) for attempt in range(3)]
-    async with house.database.transaction() as blocker:
+    async with house.database.transaction(OWNER) as blocker:
         await insert_attestations(blocker, [(house.request_id(1), lines[1])])
         keeping = [asyncio.create_task(receipts.keep(order)) for order in (lines, lines[::-1])]
         async with asyncio.timeout(10):
@@ -81,7 +82,7 @@ async def test_two_that_keep_the_same_lines_at_once_wait_for_each_other_and_neve
 async def waiting_for_locks(house: Any) -> int:
     query = """SELECT count(*) FROM pg_stat_activity
         WHERE wait_event_type = 'Lock' AND datname = current_database()"""
-    async with house.database.transaction() as connection:
+    async with house.database.transaction(OWNER) as connection:
         return int((await connection.execute(text(query))).scalar_one())
 
 
@@ -115,7 +116,7 @@ async def test_a_line_is_its_tenants_when_its_memo_says_so(house: Any, receipts:
     memo = Memo(house.tenant_id, house.key_id, "m", "chat", "row").to_text()
     await receipts.keep([Signed(prefill(house.request_id(n), memo=memo)) for n in (1,)])
     await receipts.keep([Signed(prefill(house.request_id(2), memo="garbage"))])
-    async with house.database.transaction() as connection:
+    async with house.database.transaction(OWNER) as connection:
         rows = await connection.execute(
             text("SELECT tenant_id FROM attestation WHERE request_id IN (:a, :b) ORDER BY request_id"),
             {"a": house.request_id(1), "b": house.request_id(2)},

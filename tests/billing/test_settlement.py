@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from billing.db.access import OWNER
 from billing.db.transaction import Database
 from billing.errors import StoreRefused, StoreUnavailable, UsageInvalid
 from billing.ledger.balance import BalanceVersion
@@ -147,7 +148,7 @@ async def test_a_connection_lost_in_mid_transaction_costs_a_retry_and_not_a_seco
     house: Any, settlement: Settlement
 ):
     await house.topped_up("10")
-    async with house.database.transaction() as blocker:
+    async with house.database.transaction(OWNER) as blocker:
         await blocker.execute(
             text("SELECT 1 FROM balance WHERE tenant_id = :tenant FOR UPDATE"), {"tenant": house.tenant_id}
         )
@@ -165,7 +166,7 @@ async def kill_who_waits(database: Database) -> bool:
     """)
     async with asyncio.timeout(10):
         while True:
-            async with database.transaction() as connection:
+            async with database.transaction(OWNER) as connection:
                 if (await connection.execute(query)).first() is not None:
                     return True
 
@@ -173,7 +174,7 @@ async def kill_who_waits(database: Database) -> bool:
 async def test_a_restarted_server_costs_nobody_anything(house: Any, settlement: Settlement):
     await house.topped_up("10")
     await settlement.settle(house.event(0))
-    async with house.database.transaction() as connection:
+    async with house.database.transaction(OWNER) as connection:
         await connection.execute(
             text("""SELECT pg_terminate_backend(pid) FROM pg_stat_activity
                     WHERE datname = current_database() AND pid <> pg_backend_pid()""")

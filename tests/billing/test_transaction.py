@@ -3,6 +3,7 @@ import asyncio
 import pytest
 from sqlalchemy import exc, text
 
+from billing.db.access import OWNER
 from billing.db.transaction import Database
 from billing.errors import StoreRefused, StoreUnavailable
 
@@ -91,11 +92,41 @@ async def test_an_exception_of_the_block_undoes_it(database: Database):
 
 async def test_a_connection_that_the_server_closed_is_made_anew(database_url: str):
     ours, theirs = Database(database_url, pool_size=1), Database(database_url, pool_size=1)
-    async with ours.transaction() as connection:
+    async with ours.transaction(OWNER) as connection:
         backend = (await connection.execute(text("SELECT pg_backend_pid()"))).scalar_one()
-    async with theirs.transaction() as connection:
+    async with theirs.transaction(OWNER) as connection:
         await connection.execute(text("SELECT pg_terminate_backend(:pid, 5000)"), {"pid": backend})
-    async with ours.transaction() as connection:
+    async with ours.transaction(OWNER) as connection:
         assert (await connection.execute(text("SELECT pg_backend_pid()"))).scalar_one() != backend
     await ours.close()
     await theirs.close()
+
+
+async def test_who_is_cancelled_in_the_middle_leaves_nothing_and_no_open_transaction(database_url: str):
+    narrow = Database(database_url, pool_size=1)
+    inserted = asyncio.Event()
+
+    async def insert_and_linger() -> None:
+        async with narrow.transaction() as connection:
+            await connection.execute(text("INSERT INTO tenant VALUES ('ten_4', 'cut short', 'USD', now())"))
+            inserted.set()
+            await connection.execute(text("SELECT pg_sleep(20)"))
+
+    lingering = asyncio.create_task(insert_and_linger())
+    await inserted.wait()
+    lingering.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await lingering
+    async with narrow.transaction() as connection:
+        assert not (await connection.execute(text("SELECT 1 FROM tenant WHERE name = 'cut short'"))).all()
+    await narrow.close()
+
+
+async def test_a_block_that_goes_on_after_a_failed_statement_does_not_pass_for_committed(database: Database):
+    async def fail_and_go_on() -> None:
+        async with database.transaction() as connection:
+            with pytest.raises(exc.DBAPIError):
+                await connection.execute(text("SELECT nothing FROM nowhere"))
+
+    with pytest.raises(AssertionError):
+        await fail_and_go_on()

@@ -4,6 +4,7 @@ from billing.db.tables.idempotency import idempotency_record
 from billing.db.tables.ledger import balance, credit_lot, ledger_entry, ledger_transaction
 from billing.db.tables.pricing import price_plan, price_row, price_tier, price_window, tenant_plan
 from billing.db.tables.receipts import attestation
+from billing.db.tables.rollup import rollup_watermark, usage_rollup
 from billing.db.tables.schema import metadata
 from billing.db.tables.tenancy import api_key, tenant
 from billing.db.tables.top_up import auto_top_up, top_up_request
@@ -23,9 +24,11 @@ __all__ = [
     "price_row",
     "price_tier",
     "price_window",
+    "rollup_watermark",
     "tenant",
     "tenant_plan",
     "top_up_request",
     "usage_attempt",
     "usage_event",
+    "usage_rollup",
 ]

@@ -54,12 +54,14 @@ usage_event: Final = Table(
     CheckConstraint("tier IN ('standard', 'flex', 'batch')", name="tier"),
     Index(None, "tenant_id", "rated_at", "request_id"),
     Index(None, "rated_at", "request_id"),
+    Index(None, "recorded_at", postgresql_using="brin"),
+    postgresql_partition_by="RANGE (request_id)",  # by month: billing/db/partitions.py
 )
 
 usage_attempt: Final = Table(
     "usage_attempt",
     metadata,
-    Column("request_id", Uuid, ForeignKey("usage_event.request_id"), primary_key=True),
+    Column("request_id", Uuid, primary_key=True, comment="of its event, without a key: months move"),
     Column("attempt", Integer, primary_key=True, autoincrement=False),
     Column("tenant_id", Text, nullable=False, comment="of its event"),
     Column("stage", Text, nullable=False),

@@ -117,6 +117,32 @@ def test_since_and_until_are_half_open_and_limit_takes_the_newest(
     assert shown("--since", "2027-01-01") == []
 
 
+def test_usage_is_added_up_by_days_of_a_zone(kvitto: Any, customer: Any, cli_settings: Settings) -> None:
+    """BerriAI/litellm#22176: Nov 24 is the 24th alone; 18:30 UTC is the 25th in India."""
+    usage = TokenUsage(1, 0, 0, 10, 3)
+    for hours in (0, 6, 7, 30):  # 12:00, 18:00, 19:00, and 18:00 a day later
+        settle(cli_settings, customer, usage, DAY + timedelta(hours=hours))
+    words = ("usage", "--tenant", customer["tenant"], "--by", "key,day", "--zone", "Asia/Kolkata", "--json")
+    days = kvitto(*words, "--since", "2026-11-24", "--until", "2026-11-26").told
+    assert [(row["key"], row["day"], row["requests"], row["output"]) for row in days] == [
+        ("laptop", "2026-11-24T00:00:00+05:30", 2, 6),
+        ("laptop", "2026-11-25T00:00:00+05:30", 2, 6),
+    ]
+    (first,) = kvitto(*words, "--since", "2026-11-24", "--until", "2026-11-25").told
+    assert first == days[0]
+    rows = kvitto("usage", "--tenant", customer["tenant"], "--json").told
+    assert sum(Decimal(row["charge"]) for row in rows) == sum(Decimal(row["charge"]) for row in days)
+
+
+@pytest.mark.parametrize(
+    "words", [("--by", "moon"), ("--by", "day", "--zone", "Mars"), ("--by", "day", "--limit", "1")]
+)
+def test_what_cannot_be_added_up_is_refused_in_a_line(kvitto: Any, words: tuple[str, ...]) -> None:
+    ran = kvitto("usage", *words)
+    assert ran.status != 0
+    assert "Traceback" not in ran.err
+
+
 def test_people_see_buckets_and_an_exact_total(kvitto: Any, customer: Any, cli_settings: Settings) -> None:
     for _ in range(3):
         settle(cli_settings, customer, TokenUsage(0, 0, 0, 1, 0), DAY)

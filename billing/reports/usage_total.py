@@ -1,0 +1,61 @@
+"""Usage added up: what is asked for, and what is answered."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Literal, get_args
+
+from billing.interval import Interval, zone_of
+from billing.money import Femto
+
+Stretch = Literal["hour", "day", "week", "month"]
+Dimension = Literal["tenant", "key", "model", "traffic_class", "price_row", "window", Stretch]
+
+STRETCHES: Final[tuple[Stretch, ...]] = get_args(Stretch)
+# What columns of an event a group is of; stretches of time are of the instant that rated it.
+COLUMN_OF: Final[Mapping[Dimension, str]] = {
+    "tenant": "tenant_id",
+    "key": "key_id",
+    "model": "model",
+    "traffic_class": "traffic_class",
+    "price_row": "price_row_id",
+    "window": "price_window",
+}
+TOKENS: Final = ("cache_hit", "cache_owed", "cache_write", "cache_miss", "output", "reasoning")
+
+
+@dataclass(frozen=True, slots=True)
+class UsageQuestion:
+    """``by`` are the dimensions of a group, none for one group a currency. ``zone`` is where days begin.
+
+    Raises:
+        IntervalInvalid: there is no such zone.
+    """
+
+    interval: Interval
+    by: tuple[Dimension, ...] = ()
+    tenant_id: str | None = None
+    zone: str = "UTC"
+
+    def __post_init__(self) -> None:
+        zone_of(self.zone)
+
+
+@dataclass(frozen=True, slots=True)
+class UsageTotal:
+    """One group: by dimension an id, or the first instant of a stretch; ``names`` are of tenant and key.
+
+    Amounts of different currencies are never added: they are groups apart.
+    """
+
+    group: Mapping[Dimension, str | datetime]
+    names: Mapping[Dimension, str]
+    currency: str
+    requests: int
+    cache_hit: int
+    cache_owed: int
+    cache_write: int
+    cache_miss: int
+    output: int
+    reasoning: int
+    charge: Femto

@@ -1,0 +1,228 @@
+"""Who sees and writes what in Postgres itself, whatever the code above it says."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+from sqlalchemy import exc, text
+
+from billing.db import access
+from billing.db.access import OPERATOR, OPERATOR_READ, OWNER, SETTLER, Access, of_tenant, view_as
+from billing.db.migrate import upgrade
+from billing.db.transaction import Database
+from billing.errors import RolesMissing
+from billing.reports.rollup import Rollups
+from billing.settlement.posting import post
+
+# Tables that belong to no tenant, each with its reason.
+GLOBAL = {
+    "alembic_version": "which migrations have run",
+    "price_plan": "names of plans",
+    "price_window": "of a price row, and seen with it",
+    "price_tier": "of a price row, and seen with it",
+    "rollup_watermark": "one instant, for the usage of all",
+    **{
+        f"queue.procrastinate_{table}": "work to do: ids, no contents, and read by no tenant"
+        for table in ("jobs", "events", "workers", "periodic_defers")
+    },
+}
+# Facts: appended by the settler, changed and deleted by nobody.
+APPENDED = {"usage_event", "usage_attempt", "attestation", "ledger_transaction", "ledger_entry"}
+# Projections of facts, which the settler may write again.
+PROJECTED = {"balance", "credit_lot", "usage_rollup"}
+
+TABLES = """
+    SELECT c.oid::regclass::text AS name, relrowsecurity AS secured, relforcerowsecurity AS forced,
+        (SELECT count(*) FROM pg_policy WHERE polrelid = c.oid) AS policies, relispartition AS part,
+        EXISTS (SELECT 1 FROM information_schema.columns
+            WHERE table_schema = nspname AND table_name = relname AND column_name = 'tenant_id') AS owned
+    FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = relnamespace
+    WHERE relkind IN ('r', 'p') AND nspname NOT LIKE 'pg\\_%' AND nspname <> 'information_schema'
+"""
+WRITES = """
+    SELECT grantee, table_name, privilege_type FROM information_schema.role_table_grants
+    WHERE grantee LIKE 'kvitto\\_%' AND privilege_type <> 'SELECT'
+"""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Statements as somebody."""
+
+    database: Database
+
+    async def __call__(self, who: Access, statement: str, **values: object) -> list[Any]:
+        async with self.database.transaction(who) as connection:
+            found = await connection.execute(text(statement), values)
+            return list(found.all()) if found.returns_rows else []
+
+    async def refused(self, who: Access, statement: str, **values: object) -> str:
+        with pytest.raises(exc.DBAPIError) as refusal:
+            await self(who, statement, **values)
+        return str(refusal.value.orig)
+
+
+@pytest.fixture
+def ask(database: Database) -> Ask:
+    return Ask(database)
+
+
+@pytest.fixture
+async def two(house: Any) -> tuple[Any, Any]:
+    """Two tenants with credit and a settled request each."""
+    other = await house.other_tenant()
+    for one in (house, other):
+        await one.topped_up("1")
+        await post(one.database, [one.event()])
+    await Rollups(house.database, lag=timedelta(0)).build()
+    return house, other
+
+
+async def test_every_table_has_its_tenant_and_forced_row_security(ask: Ask) -> None:
+    tables = {row.name: row for row in await ask(OWNER, TABLES)}
+    assert GLOBAL.keys() <= tables.keys()
+    for name, table in tables.items():
+        if name not in GLOBAL:
+            assert table.owned or name == "tenant", f"{name} lacks its tenant"
+            assert table.secured, f"{name} has no row security"
+            # A partition has no policy: its owner alone reads it, to move rows; others read its parent.
+            assert table.part or table.forced, f"row security of {name} is not forced"
+            assert table.policies == (0 if table.part else 2), name
+
+
+async def test_what_is_granted_on_facts_is_to_append_them(ask: Ask) -> None:
+    granted = {tuple(row) for row in await ask(OWNER, WRITES)}
+    on_facts = {(who, what) for who, table, what in granted if table in APPENDED}
+    assert on_facts == {(access.SETTLER_ROLE, "INSERT")}
+    assert {(who, what) for who, table, what in granted if table in PROJECTED} == {
+        (access.SETTLER_ROLE, "INSERT"),
+        (access.SETTLER_ROLE, "UPDATE"),
+    }
+    assert not {who for who, _, _ in granted} & {access.OPERATOR_READ_ROLE, access.VIEW_AS_ROLE}
+    assert {what for _, _, what in granted} <= {"INSERT", "UPDATE", "DELETE"}
+    # Which request answered a key means nothing after a day.
+    assert {table for _, table, what in granted if what == "DELETE"} == {"idempotency_record"}
+
+
+@pytest.mark.parametrize("table", sorted(APPENDED | PROJECTED | {"api_key"}))
+async def test_a_tenant_sees_its_own_rows_alone(ask: Ask, two: tuple[Any, Any], table: str) -> None:
+    house, other = two
+    everything = f"SELECT DISTINCT tenant_id FROM {table}"  # noqa: S608  a literal of this test
+    for who in (of_tenant, view_as):
+        assert [row.tenant_id for row in await ask(who(house.tenant_id), everything)] == [house.tenant_id]
+        assert await ask(who("ten_nobody"), everything) == []
+        assert await ask(who("' OR 'a' = 'a"), everything) == []
+    for see_all in (SETTLER, OPERATOR, OPERATOR_READ):
+        assert {row.tenant_id for row in await ask(see_all, everything)} >= {house.tenant_id, other.tenant_id}
+
+
+async def test_a_tenant_is_seen_by_itself_alone(ask: Ask, two: tuple[Any, Any]) -> None:
+    house, _ = two
+    assert [row.id for row in await ask(of_tenant(house.tenant_id), "SELECT id FROM tenant")] == [
+        house.tenant_id
+    ]
+
+
+async def test_a_role_of_one_tenant_without_a_tenant_sees_nothing(ask: Ask, two: tuple[Any, Any]) -> None:
+    nobody = Access(access.TENANT_ROLE)
+    assert await ask(nobody, "SELECT 1 FROM usage_event") == []
+
+
+@pytest.mark.parametrize("table", sorted(APPENDED | PROJECTED))
+async def test_a_tenant_writes_no_events_and_no_ledger(ask: Ask, house: Any, table: str) -> None:
+    for statement in (
+        f"INSERT INTO {table} SELECT * FROM {table}",  # noqa: S608  literals of this test
+        f"UPDATE {table} SET tenant_id = tenant_id",  # noqa: S608
+        f"DELETE FROM {table}",  # noqa: S608
+        f"TRUNCATE {table} CASCADE",
+    ):
+        for who in (of_tenant(house.tenant_id), OPERATOR):
+            assert "permission denied" in await ask.refused(who, statement)
+
+
+async def test_a_tenant_cannot_write_rows_of_another(ask: Ask, two: tuple[Any, Any]) -> None:
+    house, other = two
+    theirs = "INSERT INTO api_key VALUES ('key_x', :tenant, 'x', 'kv', sha256('x'), now())"
+    said = await ask.refused(of_tenant(house.tenant_id), theirs, tenant=other.tenant_id)
+    assert "row-level security" in said
+    revoke = "UPDATE api_key SET revoked_at = now() WHERE id = :key RETURNING id"
+    assert await ask(of_tenant(house.tenant_id), revoke, key=other.key_id) == []
+    assert await ask(of_tenant(other.tenant_id), revoke, key=other.key_id) != []
+
+
+async def test_who_views_as_a_tenant_writes_nothing(ask: Ask, house: Any) -> None:
+    revoke = "UPDATE api_key SET revoked_at = now()"
+    assert "read-only transaction" in await ask.refused(view_as(house.tenant_id), revoke)
+    unlocked = Access(access.VIEW_AS_ROLE, house.tenant_id)
+    assert "permission denied" in await ask.refused(unlocked, revoke)
+    assert "read-only transaction" in await ask.refused(OPERATOR_READ, revoke)
+
+
+@pytest.mark.parametrize("table", sorted(APPENDED))
+async def test_the_settler_neither_changes_nor_deletes_a_fact(ask: Ask, table: str) -> None:
+    for statement in (f"UPDATE {table} SET tenant_id = tenant_id", f"DELETE FROM {table}"):  # noqa: S608
+        assert "permission denied" in await ask.refused(SETTLER, statement)
+
+
+async def test_a_role_lasts_no_longer_than_its_transaction(database_url: str, house: Any) -> None:
+    database = Database(database_url, pool_size=1)
+    ask, who = Ask(database), "SELECT current_user, coalesce(current_setting('kvitto.tenant_id', true), '')"
+    try:
+        login = (await ask(OWNER, who))[0]
+        assert list((await ask(of_tenant(house.tenant_id), who))[0]) == [access.TENANT_ROLE, house.tenant_id]
+        assert await ask(OWNER, who) == [login]
+        assert await ask(SETTLER, who) == [(access.SETTLER_ROLE, "")]
+        with pytest.raises(exc.DBAPIError):
+            await ask(of_tenant(house.tenant_id), "SELECT 1 FROM nowhere")
+        assert await ask(OWNER, who) == [login]
+    finally:
+        await database.close()
+
+
+@pytest.fixture
+def bare_login(postgres_server: Any) -> Iterator[str]:
+    """URL of a database of an operator's own, whose owner may not make roles."""
+    name = f"kvitto_{secrets.token_hex(6)}"
+    postgres_server.execute(
+        f"CREATE ROLE {name} LOGIN PASSWORD 'secret'", f"CREATE DATABASE {name} OWNER {name}"
+    )
+    yield postgres_server.server.url("secret", name, name)
+    postgres_server.execute(f"DROP DATABASE {name} WITH (FORCE)", f"DROP ROLE {name}")
+
+
+@pytest.fixture
+async def bare_ask(bare_login: str) -> AsyncIterator[Ask]:
+    database = Database(bare_login, pool_size=1)
+    yield Ask(database)
+    await database.close()
+
+
+async def test_who_may_not_make_roles_is_told_what_to_run(
+    postgres_server: Any, bare_login: str, bare_ask: Ask
+) -> None:
+    with pytest.raises(RolesMissing) as missing:
+        await asyncio.to_thread(upgrade, bare_login)
+    postgres_server.execute(missing.value.sql)
+    await asyncio.to_thread(upgrade, bare_login)
+
+    tenants = "SELECT id FROM tenant"
+    await bare_ask(OPERATOR, "INSERT INTO tenant VALUES ('ten_1', 'one', 'USD', now())")
+    assert await bare_ask(OWNER, tenants) == [], "the owner passes by no accident"
+    assert await bare_ask(OPERATOR_READ, tenants) == [("ten_1",)]
+    assert await bare_ask(of_tenant("ten_1"), tenants) == [("ten_1",)]
+
+
+async def test_the_embedded_account_acts_as_every_role_and_inherits_none(postgres_server: Any) -> None:
+    url = postgres_server.server.url(postgres_server.passwords.role).replace("+asyncpg", "")
+    connection = await asyncpg.connect(url)
+    try:
+        for role in access.ROLES:
+            assert await connection.fetchval("SELECT pg_has_role($1, 'SET')", role)
+            assert not await connection.fetchval("SELECT pg_has_role($1, 'USAGE')", role)
+    finally:
+        await connection.close()
