@@ -102,6 +102,29 @@ async def test_attestations_kept_by_position_are_named_by_their_call(empty_datab
     await engine.dispose()
 
 
+async def test_movements_of_old_get_the_words_that_are_true_of_them(empty_databases: tuple[str, str]):
+    url, _ = empty_databases
+    await asyncio.to_thread(command.upgrade, configuration(url), "0004")
+    engine = create_async_engine(url)
+    async with engine.begin() as connection:
+        for statement in (
+            OLD_ROWS[0],
+            "INSERT INTO ledger_transaction VALUES (gen_random_uuid(), 't', 'expiry', now())",
+            "INSERT INTO ledger_transaction VALUES (gen_random_uuid(), 't', 'credit', now(), 'ann', '')",
+            "INSERT INTO ledger_transaction VALUES (gen_random_uuid(), 't', 'charge', now())",
+        ):
+            await connection.exec_driver_sql(statement)
+    await asyncio.to_thread(upgrade, url)
+    async with engine.begin() as connection:
+        rows = await connection.execute(text("SELECT kind, actor, reason FROM ledger_transaction ORDER BY 1"))
+        assert [tuple(row) for row in rows] == [
+            ("charge", None, None),
+            ("credit", "ann", "not recorded"),
+            ("expiry", "system", "expired"),
+        ]
+    await engine.dispose()
+
+
 async def test_two_upgrades_at_once_wait_for_each_other(empty_databases: tuple[str, str]):
     script = "import sys; from billing.db.migrate import upgrade; upgrade(sys.argv[1])"
     command_line = sys.executable, "-c", script, empty_databases[0]
