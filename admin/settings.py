@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -51,7 +52,8 @@ class Settings:
 
     ``model_dir`` is None for a stack without engine, ``store_dir`` for one without prefix store.
     ``worker_secret`` opens the workers' doors, ``deployment_public_key`` is raw Ed25519. ``first_token``: a
-    prefill may draw the first token of an answer (`engine.shapes.shape.Shape`).
+    prefill may draw the first token of an answer (`engine.shapes.shape.Shape`). ``trusted_proxies``: CIDR
+    blocks of proxies before the API, whose ``X-Forwarded-For`` is believed.
     """
 
     data_dir: Path
@@ -68,6 +70,7 @@ class Settings:
     deployment_public_key: bytes
     store_dir: Path | None = None
     first_token: bool = True
+    trusted_proxies: tuple[str, ...] = ()
 
     @property
     def base_url(self) -> str:
@@ -112,6 +115,22 @@ def store_quotas() -> StoreQuotas:
         SettingsInvalid: one of them is no whole number of bytes.
     """
     return StoreQuotas(_bytes_max("STORE_BYTES_MAX"), _bytes_max("TENANT_BYTES_MAX"))
+
+
+def trusted_proxies() -> tuple[str, ...]:
+    """Read ``KVITTO_TRUSTED_PROXIES``: addresses and CIDR blocks between commas, such as ``10.0.0.0/8``.
+
+    Raises:
+        SettingsInvalid: one of them is neither.
+    """
+    written = os.environ.get(PREFIX + "TRUSTED_PROXIES", "")
+    blocks = tuple(block.strip() for block in written.split(",") if block.strip())
+    for block in blocks:
+        try:
+            ip_network(block)
+        except ValueError as error:
+            raise SettingsInvalid(f"{PREFIX}TRUSTED_PROXIES: {error}") from None
+    return blocks
 
 
 def _bytes_max(name: str) -> int | None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from billing import errors as billing
+from billing.tenancy.keys import masked
 from engine import api as engine
 from gateway import refusal
 from recipe import errors as recipe
@@ -30,8 +31,8 @@ class Answer:
 
     @property
     def body(self) -> bytes:
-        """The JSON body, also framed as an event after a stream has begun."""
-        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        """The JSON body, also framed as an event after a stream has begun. Messages quote what was sent."""
+        error = {"message": masked(self.message), "type": self.type, "param": self.param, "code": self.code}
         return msgspec.json.encode({"error": error})
 
 
@@ -88,8 +89,19 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
         413, f"the request body is longer than {e.bytes_max} bytes", None, "body_too_large"
     ),
     refusal.KeyRefused: _no_key,
+    refusal.NotPermitted: lambda e: Answer(403, "permission_error", e.reason, "not_permitted", e.param),
     refusal.ModelUnknown: _no_model,
     billing.PriceMissing: _no_price,
+    # what a tenant's management names or wants
+    billing.ProjectMissing: lambda e: _invalid(404, str(e), None, "not_found"),
+    billing.KeyMissing: lambda e: _invalid(404, str(e), None, "not_found"),
+    billing.UserMissing: lambda e: _invalid(404, str(e), None, "not_found"),
+    billing.LimitMissing: lambda e: _invalid(404, str(e), None, "not_found"),
+    billing.ProjectExists: lambda e: _invalid(409, str(e), "name", "already_exists"),
+    billing.UserExists: lambda e: _invalid(409, str(e), "email", "already_exists"),
+    billing.TenancyInvalid: lambda e: _invalid(422, str(e), e.field, "invalid_parameter"),
+    billing.LimitInvalid: lambda e: _invalid(422, str(e), "amount", "invalid_parameter"),
+    billing.AmountInvalid: lambda e: _invalid(422, str(e), "amount", "invalid_parameter"),
     # what it cannot pay for
     refusal.BalanceInsufficient: lambda _: _payment(
         "insufficient_balance",
@@ -120,12 +132,9 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     billing.UsageInvalid: _internal,
     billing.PriceInvalid: _internal,
     billing.PriceConflict: _internal,
-    billing.AmountInvalid: _internal,
     billing.GrantConflict: _internal,
     billing.TenantMissing: _internal,
     billing.TenantExists: _internal,
-    billing.KeyMissing: _internal,
-    billing.LimitInvalid: _internal,
     billing.StoreRefused: _internal,
 }
 

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from billing.tenancy.api_key import Network
+
 
 @dataclass(frozen=True, slots=True)
 class GatewayOptions:
@@ -19,6 +21,7 @@ class GatewayOptions:
         keys_max: grants kept in process.
         price_refresh_interval_s: pause between two readings of the price book.
         drain_s: how long a stopping process lets running requests finish.
+        trusted_proxies: networks of proxies whose ``X-Forwarded-For`` names the client; no others' is read.
         retry_after_s: what a 503 or a held balance tells the client to wait, at most 60.
     """
 
@@ -34,6 +37,7 @@ class GatewayOptions:
     price_refresh_interval_s: float = 2.0
     drain_s: float = 20.0
     retry_after_s: int = 5
+    trusted_proxies: tuple[Network, ...] = ()
 
     def __post_init__(self) -> None:
         assert self.lease_renew_interval_s < self.lease_s

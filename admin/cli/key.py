@@ -91,7 +91,7 @@ def revoke(
     from admin.cli import session
     from admin.cli.output import console, print_json
     from gateway.refusal import ValkeyUnavailable
-    from gateway.snapshot import announce_revoked
+    from gateway.snapshot import announce_change
 
     async def work() -> "Row":
         async with session.books(directory(data_dir)) as books:
@@ -100,7 +100,7 @@ def revoke(
             async with session.valkey(books.settings) as valkey:
                 # Untold gateways ask again within two seconds: the revocation holds without Valkey.
                 with suppress(ValkeyUnavailable):
-                    await announce_revoked(valkey, key.id)
+                    await announce_change(valkey, key.id)
         return _row(key, names[key.tenant_id])
 
     row = session.run(work())

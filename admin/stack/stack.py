@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import psutil
 
-from admin.settings import OwnServers, Settings, own_servers
+from admin.settings import OwnServers, Settings, SettingsInvalid, own_servers, trusted_proxies
 from admin.stack import journal, memory, model, places, process, secrets, state, workers
 from admin.stack.errors import StackError, StackFailed, StackInterrupted
 from admin.stack.model import Model, ModelUnavailable
@@ -163,6 +163,10 @@ class Stack:
     def _settings(self, planner: Planner, servers: OwnServers, housing: workers.Workers) -> Settings:
         assert servers.database_url is not None
         assert servers.valkey_url is not None
+        try:
+            proxies = trusted_proxies()
+        except SettingsInvalid as error:
+            raise StackFailed("gateway", str(error)) from error
         return Settings(
             data_dir=self._options.data_dir,
             database_url=servers.database_url,
@@ -178,6 +182,7 @@ class Stack:
             deployment_public_key=planner.secrets.deployment_public_key,
             store_dir=housing.store_dir,
             first_token=self._options.shape.first_token,
+            trusted_proxies=proxies,
         )
 
     def _server(

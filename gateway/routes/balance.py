@@ -11,7 +11,7 @@ from gateway.desk import AnyRequest, caller, desk_of
 @get(["/user/balance", "/v1/user/balance"])
 async def show_balance(request: AnyRequest) -> dict[str, Any]:
     """Read the balance from the ledger, not from its projection: what is shown is what is owned."""
-    grant = await caller(request)
+    grant = await caller(request, "usage_read")
     balance = await desk_of(request).ledger.balance(grant.tenant_id)
     return {
         "is_available": balance.total > 0,

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from alembic import command
+from alembic.script import ScriptDirectory
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -69,7 +70,7 @@ async def test_migrations_from_empty_make_exactly_the_tables_and_step_down(empty
     for kind in CATALOG:
         assert have[kind] == want[kind], f"migrations and tables.py differ in {kind}"
     await asyncio.to_thread(command.check, configuration(migrated))
-    for _ in range(4):
+    for _ in ScriptDirectory.from_config(configuration(migrated)).walk_revisions():
         await asyncio.to_thread(command.downgrade, configuration(migrated), "-1")
         await asyncio.to_thread(command.upgrade, configuration(migrated), "+1")
         await asyncio.to_thread(command.downgrade, configuration(migrated), "-1")
@@ -87,11 +88,32 @@ async def test_attestations_kept_by_position_are_named_by_their_call(empty_datab
     async with engine.begin() as connection:
         rows = await connection.execute(text("SELECT attempt, kind, worker, tenant_id FROM attestation"))
         assert [tuple(row) for row in rows] == [(3, "prefill", "p1", "t")]
-    for _ in range(3):
-        await asyncio.to_thread(command.downgrade, configuration(url), "-1")
+    await asyncio.to_thread(command.downgrade, configuration(url), "0001")
     async with engine.begin() as connection:
         rows = await connection.execute(text("SELECT position, tenant_id FROM attestation"))
         assert [tuple(row) for row in rows] == [(0, "t")]
+    await engine.dispose()
+
+
+async def test_keys_of_old_keep_their_secret_their_rights_and_get_a_project(empty_databases: tuple[str, str]):
+    url, _ = empty_databases
+    await asyncio.to_thread(command.upgrade, configuration(url), "0004")
+    engine = create_async_engine(url)
+    async with engine.begin() as connection:
+        for statement in OLD_ROWS[:2]:
+            await connection.exec_driver_sql(statement)
+    await asyncio.to_thread(upgrade, url)
+    async with engine.begin() as connection:
+        moved = """
+            SELECT p.name, k.scopes, k.traffic_classes, s.prefix, s.ends_at, s.digest = sha256('')
+            FROM api_key k JOIN project p ON p.id = k.project_id JOIN key_secret s ON s.key_id = k.id"""
+        rows = [tuple(row) for row in await connection.execute(text(moved))]
+    both = ["agent", "chat"]
+    assert rows == [("default", ["inference", "usage_read"], both, "kv", None, True)]
+    await asyncio.to_thread(command.downgrade, configuration(url), "0004")
+    async with engine.begin() as connection:
+        kept = await connection.execute(text("SELECT prefix, digest = sha256('') FROM api_key"))
+        assert [tuple(row) for row in kept] == [("kv", True)]
     await engine.dispose()
 
 
