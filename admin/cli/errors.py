@@ -16,19 +16,30 @@ class CommandFailed(Exception):
 def explain(error: Exception) -> str | None:
     """One line for an error of ours; None for one that nobody foresaw, whose traceback then helps best."""
     from admin.stack.errors import StackError
-    from billing.errors import BillingError, KeyMissing, StoreUnavailable, TenantMissing
+    from billing.errors import (
+        BillingError,
+        KeyMissing,
+        LimitMissing,
+        ProjectMissing,
+        StoreUnavailable,
+        TenantMissing,
+        UserMissing,
+    )
     from gateway.refusal import ValkeyUnavailable
 
     if not isinstance(error, CommandFailed | StackError | BillingError | ValkeyUnavailable):
         return None
+    advice = {
+        TenantMissing: "`kvitto tenant list` shows all of them",
+        ProjectMissing: "`kvitto project list` shows all of them",
+        KeyMissing: "`kvitto key list` shows all of them",
+        UserMissing: "`kvitto user list` shows all of them",
+        LimitMissing: "`kvitto limit list` and `kvitto budget list` show all of them",
+    }.get(type(error))
     match error:
-        case TenantMissing():
-            return f"{error}: `kvitto tenant list` shows all of them"
-        case KeyMissing():
-            return f"{error}: `kvitto key list` shows all of them"
         case StoreUnavailable():
             return f"the database does not answer: {UNREACHABLE}"
         case ValkeyUnavailable():
             return f"Valkey does not answer: {UNREACHABLE}"
         case _:
-            return str(error)
+            return str(error) if advice is None else f"{error}: {advice}"
