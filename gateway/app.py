@@ -6,25 +6,28 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass
 
 from litestar import Litestar, Response
-from litestar.exceptions import HTTPException
+from litestar.exceptions import HTTPException, ValidationException
 from litestar.types import Message, Scope
 
 from billing.db.transaction import Database
 from billing.ledger.service import Ledger
 from billing.pricing.service import Prices
 from billing.settlement.batch import Settlement
+from billing.tenancy.projects.service import Projects
+from billing.tenancy.rules.service import Rules
 from billing.tenancy.service import Tenancy
+from billing.tenancy.users.service import Users
 from engine.api import Engine
 from gateway.admission.admit import Admission
 from gateway.admission.leases import Leases
-from gateway.desk import AnyRequest, Desk
+from gateway.desk import AnyRequest, Desk, Organization
 from gateway.errors import Answer, answer_of
 from gateway.instant import ValkeyClock
 from gateway.models import Catalog, ServedModel
 from gateway.options import GatewayOptions
 from gateway.pump import PumpLimits, Pumps
 from gateway.refusal import BodyTooLarge
-from gateway.routes import balance, chat, health, models
+from gateway.routes import balance, chat, description, health, management, models
 from gateway.settle import Books, Settler
 from gateway.snapshot import KeySnapshot, PriceSnapshot
 from gateway.telemetry import EngineCollector, Telemetry, log
@@ -48,7 +51,7 @@ class Parts:
 
 
 def build(parts: Parts) -> Litestar:
-    """Make the application of one process. It has no documentation pages and accepts no cookies."""
+    """Make the application of one process. It describes its management and accepts no cookies."""
     options = parts.options
     telemetry = Telemetry()
     admission = Admission(parts.valkey, lease_s=options.lease_s, retry_after_s=options.retry_after_s)
@@ -60,9 +63,8 @@ def build(parts: Parts) -> Litestar:
     )
     prices = PriceSnapshot(parts.prices, refresh_interval_s=options.price_refresh_interval_s)
     books = Books(parts.ledger, parts.settlement, prices)
-    settler = Settler(
-        admission, leases, books, ValkeyClock(parts.valkey), telemetry, options.request_deadline_s
-    )
+    clock = ValkeyClock(parts.valkey)
+    settler = Settler(admission, leases, books, clock, telemetry, options.request_deadline_s)
     desk = Desk(
         options=options,
         keys=keys,
@@ -72,6 +74,13 @@ def build(parts: Parts) -> Litestar:
         valkey=parts.valkey,
         pumps=Pumps(settler, telemetry, PumpLimits(options.request_deadline_s, options.channel_frames_max)),
         telemetry=telemetry,
+        organization=Organization(
+            tenancy=parts.tenancy,
+            projects=Projects(parts.database),
+            users=Users(parts.database),
+            rules=Rules(parts.database),
+            clock=clock,
+        ),
     )
     app = Litestar(
         [
@@ -82,12 +91,14 @@ def build(parts: Parts) -> Litestar:
             health.live,
             health.ready,
             health.metrics,
+            management.router(),
+            description.describe,
         ],
         lifespan=[_lifespan(parts, desk, leases)],
         exception_handlers={HTTPException: _refuse, Exception: _refuse},
         before_send=[_mark],
         request_max_body_size=options.body_bytes_max,
-        openapi_config=None,
+        openapi_config=None,  # `gateway.routes.description` says what there is
         logging_config=None,  # the process's main owns logging
     )
     app.state.desk = desk
@@ -138,6 +149,11 @@ def _framework_answer(request: AnyRequest, error: HTTPException) -> Answer:
         return Answer(405, "invalid_request_error", message, "method_not_allowed")
     if status >= 500:
         return answer_of(error)
+    if isinstance(error, ValidationException) and isinstance(error.extra, list) and error.extra:
+        fault: dict[str, str] = error.extra[0]
+        param = fault.get("key")
+        where = None if param == "data" else param  # the body as a whole
+        return Answer(400, "invalid_request_error", fault["message"], "invalid_parameter", where)
     return Answer(status, "invalid_request_error", error.detail, "invalid_request")
 
 

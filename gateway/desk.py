@@ -7,6 +7,11 @@ from litestar.datastructures import State
 
 from billing.ledger.service import Ledger
 from billing.tenancy.api_key import KeyGrant, Scope
+from billing.tenancy.projects.service import Projects
+from billing.tenancy.rules.service import Rules
+from billing.tenancy.service import Tenancy
+from billing.tenancy.users.service import Users
+from gateway.instant import ValkeyClock
 from gateway.models import Catalog
 from gateway.options import GatewayOptions
 from gateway.permission import client_address, require
@@ -16,6 +21,17 @@ from gateway.telemetry import Telemetry
 from gateway.valkey import Valkey
 
 AnyRequest = Request[None, None, State]
+
+
+@dataclass(frozen=True, slots=True)
+class Organization:
+    """The services that management keys reach, and the clock of what they change."""
+
+    tenancy: Tenancy
+    projects: Projects
+    users: Users
+    rules: Rules
+    clock: ValkeyClock
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +46,7 @@ class Desk:
     valkey: Valkey
     pumps: Pumps
     telemetry: Telemetry
+    organization: Organization
 
 
 def desk_of(request: AnyRequest) -> Desk:

@@ -100,7 +100,7 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     billing.ProjectExists: lambda e: _invalid(409, str(e), "name", "already_exists"),
     billing.UserExists: lambda e: _invalid(409, str(e), "email", "already_exists"),
     billing.TenancyInvalid: lambda e: _invalid(422, str(e), e.field, "invalid_parameter"),
-    billing.LimitInvalid: lambda e: _invalid(422, str(e), "amount", "invalid_parameter"),
+    billing.LimitInvalid: lambda e: _invalid(422, str(e), None, "invalid_parameter"),
     billing.AmountInvalid: lambda e: _invalid(422, str(e), "amount", "invalid_parameter"),
     # what it cannot pay for
     refusal.BalanceInsufficient: lambda _: _payment(

@@ -29,17 +29,17 @@ def explain(error: Exception) -> str | None:
 
     if not isinstance(error, CommandFailed | StackError | BillingError | ValkeyUnavailable):
         return None
-    advice = {
+    advice: dict[type[Exception], str] = {
         TenantMissing: "`kvitto tenant list` shows all of them",
         ProjectMissing: "`kvitto project list` shows all of them",
         KeyMissing: "`kvitto key list` shows all of them",
         UserMissing: "`kvitto user list` shows all of them",
         LimitMissing: "`kvitto limit list` and `kvitto budget list` show all of them",
-    }.get(type(error))
+    }
     match error:
         case StoreUnavailable():
             return f"the database does not answer: {UNREACHABLE}"
         case ValkeyUnavailable():
             return f"Valkey does not answer: {UNREACHABLE}"
         case _:
-            return str(error) if advice is None else f"{error}: {advice}"
+            return f"{error}: {advice[type(error)]}" if type(error) in advice else str(error)

@@ -34,6 +34,7 @@ class ClassName(StrEnum):
 
     AGENT = "agent"
     CHAT = "chat"
+    NONE = "none"
 
 
 class Cleared(StrEnum):
@@ -51,7 +52,7 @@ KeyId = Annotated[
 ]
 Models = Annotated[
     list[str] | None,
-    typer.Option("--model", help="A public model it may ask; repeat for more.", show_default="all"),
+    typer.Option("--model", help="A public model it may ask; repeat for more.", show_default=False),
 ]
 Networks = Annotated[
     list[str] | None,
@@ -59,32 +60,32 @@ Networks = Annotated[
         "--network",
         metavar="CIDR",
         help="Addresses it may be used from, such as 203.0.113.0/24; repeat for more.",
-        show_default="any",
+        show_default=False,
     ),
 ]
 Expires = Annotated[
     str | None,
-    typer.Option(metavar="INSTANT", help="When it stops working by itself.", show_default="never"),
+    typer.Option(metavar="INSTANT", help="When it stops working by itself.", show_default=False),
 ]
 Class = Annotated[
     TrafficClass | None,
     typer.Option(
         "--traffic-class",
         help="How long its prompts stay cached: agent 3 days, chat 7.",
-        show_default="as each request looks",
+        show_default=False,
     ),
 ]
 Choices = Annotated[
     list[ClassName] | None,
     typer.Option(
         "--allow-class",
-        help="A class that requests may choose by X-Traffic-Class; repeat for more.",
-        show_default="both",
+        help="A class that requests may choose by X-Traffic-Class; repeat for more. [default: both]",
+        show_default=False,
     ),
 ]
 MaxTokens = Annotated[
     int | None,
-    typer.Option(min=1, help="The longest answer it may ask for.", show_default="the model's"),
+    typer.Option(min=1, help="The longest answer it may ask for.", show_default=False),
 ]
 
 
@@ -111,6 +112,8 @@ def create(  # noqa: PLR0913, PLR0917 -- each parameter is an option a person ty
 ) -> None:
     """Create an API key. Its secret is shown now and never again: only a keyed hash of it is stored.
 
+    Unless told otherwise it asks all models, from any address, until it is revoked.
+
     Example: kvitto key create acme --name ci --network 203.0.113.0/24 --expires 2027-01-01 --max-tokens 1000
     """
     from admin import clock
@@ -124,7 +127,7 @@ def create(  # noqa: PLR0913, PLR0917 -- each parameter is an option a person ty
         networks=tuple(map(network_of, networks)) if networks else None,
         expires_at=_expiry(expires, at),
         traffic_class=traffic_class,
-        traffic_classes=_classes(allow_class) or TRAFFIC_CLASSES,
+        traffic_classes=TRAFFIC_CLASSES if allow_class is None else _classes(allow_class) or frozenset(),
         max_tokens=max_tokens,
     )
 
@@ -292,7 +295,9 @@ def revoke(key_id: KeyId, data_dir: DataDir = None, as_json: Json = False) -> No
 
 
 def _classes(chosen: list[ClassName] | None) -> "frozenset[TrafficClass] | None":
-    return frozenset(cast("list[TrafficClass]", list(map(str, chosen)))) if chosen else None
+    if not chosen:
+        return None
+    return frozenset(cast("list[TrafficClass]", [str(each) for each in chosen if each != ClassName.NONE]))
 
 
 def _expiry(text: str | None, now: datetime) -> datetime | None:

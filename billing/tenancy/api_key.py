@@ -13,6 +13,7 @@ Scope = Literal["inference", "usage_read", "management"]
 TrafficClass = Literal["agent", "chat"]
 Network = IPv4Network | IPv6Network
 
+MAX_TOKENS_BOUND: Final = 2**31 - 1
 USUAL_SCOPES: Final[frozenset[Scope]] = frozenset({"inference", "usage_read"})
 TRAFFIC_CLASSES: Final[frozenset[TrafficClass]] = frozenset({"agent", "chat"})
 
@@ -51,8 +52,8 @@ class KeyTerms:
         for name, listed in (("models", self.models), ("networks", self.networks)):
             if listed is not None and not listed:
                 raise TenancyInvalid(name, "an empty list would allow nothing; leave it out to allow all")
-        if self.max_tokens is not None and self.max_tokens < 1:
-            raise TenancyInvalid("max_tokens", "an answer has one token at least")
+        if self.max_tokens is not None and not 1 <= self.max_tokens <= MAX_TOKENS_BOUND:
+            raise TenancyInvalid("max_tokens", f"it is from 1 to {MAX_TOKENS_BOUND}")
 
 
 class KeyChanges(TypedDict, total=False):
