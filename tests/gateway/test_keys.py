@@ -1,13 +1,14 @@
 """What a key may do at the gateway, and how soon a change of it holds everywhere."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from multidict import CIMultiDict
 
 from billing.db.transaction import Database
 from billing.settlement.batch import Settlement
@@ -16,18 +17,19 @@ from billing.tenancy.projects.service import Projects
 from billing.tenancy.service import Tenancy
 from gateway.snapshot import announce_change
 from gateway.valkey import Valkey
-from tests.gateway.conftest import EPOCH, OPTIONS, PEPPER, House, furnish, served, until
+from tests.gateway.conftest import EPOCH, OPTIONS, PEPPER, House, furnish, served
 from tests.gateway.doubles import MODEL
 
 BOUND_S = 2.0
 
-Headers = dict[str, str] | None
+Headers = Mapping[str, str] | None
 
 
 async def ask(house: House, secret: str, headers: Headers = None, **body: Any) -> tuple[int, Any]:
     """Status and body of a chat completion with this key."""
     document = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], **body}
-    sent = {"authorization": f"Bearer {secret}", **(headers or {})}
+    sent = CIMultiDict(headers or {})
+    sent["authorization"] = f"Bearer {secret}"
     async with house.session.post(f"{house.url}/v1/chat/completions", json=document, headers=sent) as answer:
         return answer.status, await answer.json()
 
@@ -41,6 +43,10 @@ async def show(house: House, secret: str, path: str) -> tuple[int, Any]:
 async def issue(house: House, **terms: Any) -> str:
     issued = await house.parts.tenancy.create_key(house.tenant_id, "k", EPOCH, terms=KeyTerms(**terms))
     return issued.secret
+
+
+def now_s() -> float:
+    return asyncio.get_running_loop().time()
 
 
 class Deaf(Valkey):
@@ -114,16 +120,14 @@ async def test_every_change_of_a_key_holds_on_every_gateway_within_two_seconds(
         for house in houses:
             assert (await ask(house, issued.secret))[0] == 200
         await change(tenancy, issued.key)
-        begun_s = asyncio.get_running_loop().time()
+        changed_s = now_s()
         await announce_change(told.parts.valkey, issued.key.id)
         for house in houses:
-
-            async def refused(house: House = house) -> bool:
-                return (await ask(house, issued.secret))[0] == status
-
-            await until(refused)
-        took_s = asyncio.get_running_loop().time() - begun_s
-        assert took_s < BOUND_S + 1.0, f"{change.__name__} took {took_s} s"  # a second to ask in
+            asked_s = now_s()  # a busy machine answers late, but never what was asked later than the bound
+            while (await ask(house, issued.secret))[0] != status:
+                assert asked_s - changed_s < BOUND_S, f"{change.__name__} does not hold"
+                await asyncio.sleep(0.01)
+                asked_s = now_s()
 
     async with beside_a_deaf_one(database_url, valkey_url) as houses:
         told, _ = houses
@@ -211,6 +215,8 @@ async def test_behind_a_trusted_proxy_the_client_is_whom_it_names(database_url: 
         }.items():
             assert (await ask(house, secret, {"x-forwarded-for": forwarded}))[0] == status, forwarded
         assert (await ask(house, secret))[0] == 403
+        lines = CIMultiDict([("x-forwarded-for", "10.1.2.3"), ("x-forwarded-for", "8.8.8.8")])
+        assert (await ask(house, secret, lines))[0] == 403  # the proxy's line is the last one
 
 
 @pytest.mark.parametrize(
