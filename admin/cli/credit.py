@@ -11,7 +11,7 @@ from uuid import UUID
 
 import typer
 
-from admin.cli.options import INSTANT_HELP, DataDir, Json, directory, instant_of
+from admin.cli.options import DataDir, Json, directory, future_of
 
 if TYPE_CHECKING:
     from billing.ledger.balance import BalanceVersion
@@ -361,11 +361,4 @@ def _tell(
 
 
 def _expiry(text: str | None, now: datetime) -> datetime | None:
-    if text is None:
-        return None
-    expiry = instant_of(text, now)
-    if expiry <= now:
-        raise typer.BadParameter(
-            f"{text} has passed: write {INSTANT_HELP.rsplit(' or', 1)[0]}", param_hint="--expires"
-        )
-    return expiry
+    return None if text is None else future_of(text, now, "--expires")

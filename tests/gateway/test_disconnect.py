@@ -97,7 +97,7 @@ async def test_an_answer_left_unread_to_the_deadline_is_billed_and_ends_with_an_
     house.engine.play = Play([says(letter) for letter in "abcdef"] + [TokenChunk((END,), "stop")])
     grant = await house.desk.keys.grant(house.headers["authorization"])
     body = b'{"model": "%b", "stream": true, "messages": [{"role": "user", "content": "Hi"}]}'
-    asked = _understand(house.desk, body % house.parts.recipe.served_name.encode())
+    asked = _understand(house.desk, grant, body % house.parts.recipe.served_name.encode(), None)
     pump = house.desk.pumps.start(_order(house.desk, grant, asked))
     (row,) = await house.settled()
     assert row.status == "aborted"

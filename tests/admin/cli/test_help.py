@@ -24,9 +24,15 @@ HEAVY = (
 )
 OF_THE_ISSUE = {
     "up", "status", "logs", "restart", "down",
-    "tenant create", "tenant list", "key create", "key list", "key revoke",
     "balance", "credit grant", "credit top-up", "credit refund", "credit write-off", "credit correct",
     "credit list", "credit terms", "credit auto",
+    "tenant create", "tenant list", "tenant show", "tenant set",
+    "project create", "project list", "project rename", "project archive",
+    "key create", "key list", "key show", "key set", "key rotate", "key revoke",
+    "user create", "user list", "user set", "user remove",
+    "limit set", "limit list", "limit remove",
+    "budget create", "budget list", "budget set", "budget remove",
+    "audit list", "audit verify",
     "price list", "price show", "usage", "chat", "store stat", "store verify", "store sweep",
     "store erase", "store retire", "admission rebuild",
 }  # fmt: skip
