@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 ACTOR: Final = "command line"
 
 
-def lint(file: BookFile) -> None:
+def lint(file: BookFile, _data_dir: DataDir = None) -> None:
     """Check a price book, all of it: each fault with its line, and exit status 1 if there is one.
 
     Example: kvitto price lint prices.toml
@@ -69,7 +69,7 @@ def publish(
 
     A row of a model that has prices must take effect at least 10 s from now; schedule it by its date.
 
-    Example: kvitto price diff prices.toml && kvitto price publish prices.toml
+    Example: kvitto price publish prices.toml
     """
     from admin import clock
     from admin.cli import session

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import typer
@@ -35,13 +36,26 @@ OF_THE_ISSUE = {
     "audit list", "audit verify",
     "price list", "price show", "usage", "chat", "store stat", "store verify", "store sweep",
     "store erase", "store retire", "admission rebuild",
+    "price rate", "price lint", "price diff", "price publish", "price export",
+    "price replay", "price plan create", "price plan list", "price plan put",
 }  # fmt: skip
-PRINTS_ROWS = OF_THE_ISSUE - {"up", "logs", "restart", "down"}
+PRINTS_ROWS = OF_THE_ISSUE - {
+    "up",
+    "logs",
+    "restart",
+    "down",
+    "price lint",
+    "price export",
+    "price plan create",
+}
 
 
-def commands() -> Iterator[str]:
-    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined] # a group has commands
-        yield from [f"{name} {sub}" for sub in command.commands] if hasattr(command, "commands") else [name]
+def commands(group: Any = None, before: str = "") -> Iterator[str]:
+    for name, command in (group or typer.main.get_command(app)).commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{before}{name} ")
+        else:
+            yield f"{before}{name}"
 
 
 def help_of(command: str) -> str:
