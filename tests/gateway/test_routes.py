@@ -155,6 +155,17 @@ async def test_a_postpaid_tenant_is_shown_what_it_owes_and_is_served_up_to_its_c
     assert await house.parts.ledger.check_integrity() == []
 
 
+async def test_what_a_postpaid_tenant_may_spend_is_read_from_the_books_where_valkey_does_not_know(
+    house: House,
+) -> None:
+    worst = len("user:Hi\n") * ROW.standard.miss + 100 * ROW.standard.output
+    for limit, status in ((worst - 1, 402), (worst, 200)):
+        await house.parts.ledger.agree(house.tenant_id, BillingTerms("postpaid", Femto(limit)))
+        await house.admission.forget(house.tenant_id)
+        async with house.chat() as answer:
+            assert answer.status == status, await answer.text()
+
+
 async def test_the_root_answers_probes_without_a_key(house: House) -> None:
     for method in ("GET", "HEAD"):
         async with house.session.request(method, house.url + "/") as answer:
