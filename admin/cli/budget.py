@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from admin.cli.options import DataDir, Json, directory
+from admin.cli.options import ACTOR, DataDir, Json, directory
 from admin.cli.owner import OfKey, OfProject, OfTenant, owner_of
 from billing.tenancy.limits import Period
 
@@ -49,7 +49,7 @@ def create(  # noqa: PLR0913, PLR0917 -- each parameter is an option a person ty
         async with session.books(directory(data_dir)) as books:
             owner = await owner_of(books, tenant, project, key)
             made = await books.rules.create_budget(
-                owner, femto_of(amount), period, clock.now(), hard=hard, actor=session.ACTOR
+                owner, femto_of(amount), period, clock.now(), hard=hard, actor=ACTOR
             )
             await session.tell_gateways(books.settings, owner.id)
             found = await books.tenancy.tenant(owner.tenant_id)
@@ -122,7 +122,7 @@ def set_(
                 amount=budget.amount if amount is None else femto_of(amount),
                 hard=budget.hard if hard is None else hard,
             )
-            kept = await books.rules.change_budget(wanted, clock.now(), actor=session.ACTOR)
+            kept = await books.rules.change_budget(wanted, clock.now(), actor=ACTOR)
             await session.tell_gateways(books.settings, kept.owner.id)
             found = await books.tenancy.tenant(kept.owner.tenant_id)
             return _row(kept, found.name, found.currency)
@@ -142,7 +142,7 @@ def remove(budget_id: BudgetId, data_dir: DataDir = None, as_json: Json = False)
 
     async def work() -> dict[str, object]:
         async with session.books(directory(data_dir)) as books:
-            gone = await books.rules.remove_budget(budget_id, clock.now(), actor=session.ACTOR)
+            gone = await books.rules.remove_budget(budget_id, clock.now(), actor=ACTOR)
             await session.tell_gateways(books.settings, gone.owner.id)
             found = await books.tenancy.tenant(gone.owner.tenant_id)
             return _row(gone, found.name, found.currency)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from admin.cli.options import DataDir, Json, directory, duration_of, future_of
+from admin.cli.options import ACTOR, DataDir, Json, directory, duration_of, future_of
 from billing.tenancy.api_key import Scope, TrafficClass
 from billing.tenancy.tenant import DEFAULT_PROJECT
 
@@ -135,7 +135,7 @@ def create(  # noqa: PLR0913, PLR0917 -- each parameter is an option a person ty
         async with session.books(directory(data_dir)) as books:
             owner = await books.tenancy.tenant(tenant)
             issued = await books.tenancy.create_key(
-                owner.id, name, at, terms=terms, project=project, actor=session.ACTOR
+                owner.id, name, at, terms=terms, project=project, actor=ACTOR
             )
         return {**_row(issued.key, owner.name), "secret": issued.secret}
 
@@ -235,7 +235,7 @@ def set_(  # noqa: PLR0913, PLR0917 -- each parameter is an option a person type
 
     async def work() -> dict[str, object]:
         async with session.books(directory(data_dir)) as books:
-            key = await books.tenancy.change_key(key_id, changes, at, actor=session.ACTOR)
+            key = await books.tenancy.change_key(key_id, changes, at, actor=ACTOR)
             await session.tell_gateways(books.settings, key.id)
             return _row(key, (await books.tenancy.tenant(key.tenant_id)).name)
 
@@ -261,9 +261,7 @@ def rotate(
 
     async def work() -> dict[str, object]:
         async with session.books(directory(data_dir)) as books:
-            issued = await books.tenancy.rotate_key(
-                key_id, duration_of(grace), clock.now(), actor=session.ACTOR
-            )
+            issued = await books.tenancy.rotate_key(key_id, duration_of(grace), clock.now(), actor=ACTOR)
             await session.tell_gateways(books.settings, key_id)
             owner = await books.tenancy.tenant(issued.key.tenant_id)
         return {**_row(issued.key, owner.name), "secret": issued.secret}
@@ -283,7 +281,7 @@ def revoke(key_id: KeyId, data_dir: DataDir = None, as_json: Json = False) -> No
 
     async def work() -> dict[str, object]:
         async with session.books(directory(data_dir)) as books:
-            key = await books.tenancy.revoke_key(key_id, clock.now(), actor=session.ACTOR)
+            key = await books.tenancy.revoke_key(key_id, clock.now(), actor=ACTOR)
             await session.tell_gateways(books.settings, key.id)
             return _row(key, (await books.tenancy.tenant(key.tenant_id)).name)
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from admin.cli.options import DataDir, Json, directory
+from admin.cli.options import ACTOR, DataDir, Json, directory
 from admin.cli.owner import OfKey, OfProject, OfTenant, owner_of
 from billing.tenancy.limits import AMOUNT_MAX, Measure
 
@@ -47,7 +47,7 @@ def set_(  # noqa: PLR0913, PLR0917 -- each parameter is an option a person type
         async with session.books(directory(data_dir)) as books:
             owner = await owner_of(books, tenant, project, key)
             limit = Limit(owner.level, owner.id, measure, amount, model, per_user, cached_free)
-            kept = await books.rules.set_limit(owner, limit, clock.now(), actor=session.ACTOR)
+            kept = await books.rules.set_limit(owner, limit, clock.now(), actor=ACTOR)
             await session.tell_gateways(books.settings, owner.id)
             return _row(kept, (await books.tenancy.tenant(owner.tenant_id)).name)
 
@@ -108,7 +108,7 @@ def remove(
 
     async def work() -> dict[str, object]:
         async with session.books(directory(data_dir)) as books:
-            gone = await books.rules.remove_limit(limit_id, clock.now(), actor=session.ACTOR)
+            gone = await books.rules.remove_limit(limit_id, clock.now(), actor=ACTOR)
             await session.tell_gateways(books.settings, gone.owner.id)
             return _row(gone, (await books.tenancy.tenant(gone.owner.tenant_id)).name)
 

@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
+ACTOR: Final = "command line"  # who does it, for the books and the audit
 DATA_DIR_DEFAULT: Final = Path(".kvitto")
 DATA_DIR_HELP: Final = (
     "Where the state of the stack lives. [dim]\\[default: .kvitto, or $KVITTO_DATA_DIR][/dim]"

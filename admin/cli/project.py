@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from admin.cli.options import DataDir, Json, directory
+from admin.cli.options import ACTOR, DataDir, Json, directory
 
 if TYPE_CHECKING:
     from billing.tenancy.tenant import Project
@@ -37,7 +37,7 @@ def create(
     async def work() -> dict[str, object]:
         async with session.books(directory(data_dir)) as books:
             owner = await books.tenancy.tenant(tenant)
-            made = await books.projects.create(owner.id, name, clock.now(), actor=session.ACTOR)
+            made = await books.projects.create(owner.id, name, clock.now(), actor=ACTOR)
         return _row(made, owner.name)
 
     row = session.run(work())
@@ -93,7 +93,7 @@ def rename(
 
     async def work() -> dict[str, object]:
         async with session.books(directory(data_dir)) as books:
-            changed = await books.projects.rename(project_id, name, clock.now(), actor=session.ACTOR)
+            changed = await books.projects.rename(project_id, name, clock.now(), actor=ACTOR)
             return _row(changed, (await books.tenancy.tenant(changed.tenant_id)).name)
 
     row = session.run(work())
@@ -115,7 +115,7 @@ def archive(project_id: ProjectId, data_dir: DataDir = None, as_json: Json = Fal
 
     async def work() -> dict[str, object]:
         async with session.books(directory(data_dir)) as books:
-            changed = await books.projects.archive(project_id, clock.now(), actor=session.ACTOR)
+            changed = await books.projects.archive(project_id, clock.now(), actor=ACTOR)
             await session.tell_gateways(books.settings, changed.id)
             return _row(changed, (await books.tenancy.tenant(changed.tenant_id)).name)
 

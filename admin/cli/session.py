@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from admin.settings import Settings
 from admin.stack.supervisor import connect
@@ -23,9 +23,6 @@ from gateway.snapshot import announce_change
 from gateway.valkey import Valkey
 
 Result = TypeVar("Result")
-
-
-ACTOR: Final = "command line"
 
 
 @dataclass(frozen=True, slots=True)

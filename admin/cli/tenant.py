@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from admin.cli.options import DataDir, Json, directory
+from admin.cli.options import ACTOR, DataDir, Json, directory
 from billing.tenancy.tenant import BillingMode
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def create(
                 at=clock.now(),
                 billing_mode=billing_mode,
                 tz=time_zone,
-                actor=session.ACTOR,
+                actor=ACTOR,
             )
         return _row(made)
 
@@ -152,9 +152,7 @@ def set_(
     async def work() -> dict[str, object]:
         async with session.books(directory(data_dir)) as books:
             found = await books.tenancy.tenant(tenant)
-            changed = await books.tenancy.change_tenant(
-                found.id, clock.now(), tz=time_zone, actor=session.ACTOR
-            )
+            changed = await books.tenancy.change_tenant(found.id, clock.now(), tz=time_zone, actor=ACTOR)
             await session.tell_gateways(books.settings, changed.id)
         return _row(changed)
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from admin.cli.options import DataDir, Json, directory
+from admin.cli.options import ACTOR, DataDir, Json, directory
 from billing.tenancy.users.user import Role
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def create(
     async def work() -> dict[str, object]:
         async with session.books(directory(data_dir)) as books:
             owner = await books.tenancy.tenant(tenant)
-            made = await books.users.create(owner.id, email, role, clock.now(), actor=session.ACTOR)
+            made = await books.users.create(owner.id, email, role, clock.now(), actor=ACTOR)
         return _row(made, owner.name)
 
     row = session.run(work())
@@ -98,7 +98,7 @@ def set_(
 
     async def work() -> dict[str, object]:
         async with session.books(directory(data_dir)) as books:
-            changed = await books.users.change_role(user_id, role, clock.now(), actor=session.ACTOR)
+            changed = await books.users.change_role(user_id, role, clock.now(), actor=ACTOR)
             return _row(changed, (await books.tenancy.tenant(changed.tenant_id)).name)
 
     row = session.run(work())
@@ -120,7 +120,7 @@ def remove(user_id: UserId, data_dir: DataDir = None, as_json: Json = False) -> 
 
     async def work() -> dict[str, object]:
         async with session.books(directory(data_dir)) as books:
-            removed = await books.users.remove(user_id, clock.now(), actor=session.ACTOR)
+            removed = await books.users.remove(user_id, clock.now(), actor=ACTOR)
             return _row(removed, (await books.tenancy.tenant(removed.tenant_id)).name)
 
     row = session.run(work())

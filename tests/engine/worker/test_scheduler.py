@@ -493,3 +493,4 @@ def test_steps_are_measured_learned_and_kept(make: Make, tmp_path: Path) -> None
     bench.scheduler.shutdown()
     assert CostLaw.read(tmp_path / "law.json") == learned
     assert json.loads((tmp_path / "law.json").read_text())["base_s"] == learned.base_s
+    assert CostLaw.read(tmp_path / "law.decode.json") != CostLaw(), "its output was decoded"
