@@ -174,9 +174,13 @@ class Stack:
 
     def charge_by_hand(self, reply: Reply, event: dict[str, Any]) -> Decimal:
         """What the client computes: its own usage fields times the price book at the instant of the event."""
-        rates = self.rates(event["model"], event["currency"], event["rated_at"][: len("2026-12-01T12:00")])
+        rates = self.rates_of(event)
         sums = reply.hit * rates["hit"] + reply.miss * rates["miss"] + reply.output * rates["output"]
         return sums / TOKENS_PER_RATE
+
+    def rates_of(self, event: dict[str, Any]) -> dict[str, Decimal]:
+        """Rates per 1M tokens at the instant of an event."""
+        return self.rates(event["model"], event["currency"], event["rated_at"][: len("2026-12-01T12:00")])
 
     @cache  # noqa: B019 -- one stack a session; published prices never change, windows only on whole minutes
     def rates(self, model: str, currency: str, minute: str) -> dict[str, Decimal]:

@@ -10,6 +10,7 @@ from typing import Any
 from engine.proof.attestation import DecodeAttestation, PrefillAttestation
 
 BLOCK_TOKENS = 64
+TOKENS_PER_RATE = 1_000_000
 
 
 @contextmanager
@@ -51,20 +52,21 @@ def blocks_of(house: Any, tenant: Any) -> int:
     return sum(tenant.id in path.parts for path in house.data_dir.rglob("*.kv"))
 
 
-def ask_for_more_than_fits(house: Any, letter: Any) -> list[dict[str, Any]]:
-    """Ask two prompts of which the store holds one, empty memory by a restart, ask again: the events."""
-    asked = [(house.tenant(), letter(seed)) for seed in (41, 42)]
-    for tenant, text in asked:
-        house.ask(tenant, text, max_tokens=1)
-    restart_mono(house)
-    events: list[dict[str, Any]] = []
-    for tenant, text in asked:
-        again = house.ask(tenant, text, max_tokens=1)
-        event = house.event(tenant, again.request_id)
-        assert event["cache_hit"] + event["cache_owed"] == again.hit
-        assert Decimal(event["charge"]) == house.charge_by_hand(again, event)
-        events.append(event)
-    return events
+def owed_in_store(house: Any) -> dict[str, Any]:
+    """What `kvitto store stat` tells of tenants whose promises were broken, by their ids."""
+    rows = house.told("store", "stat")["tenants"]
+    return {row["tenant"]: row for row in rows if row["owed_blocks"] or row["owed_billed_tokens"]}
+
+
+def break_a_promise(house: Any, letter: Any, asked: dict[str, tuple[Any, str]]) -> tuple[Any, str]:
+    """Ask for more than there is room for; of those ``asked`` for, and with what, one whose promise had to go."""
+    for seed in range(41, 46):
+        tenant = house.tenant()
+        asked[tenant.id] = tenant, letter(seed)
+        house.ask(*asked[tenant.id], max_tokens=1)
+        for broken in asked.keys() & owed_in_store(house).keys():
+            return asked[broken]
+    raise AssertionError(f"no promise had to go: {house.told('store', 'stat')}")
 
 
 def test_the_default_shape_serves_bills_what_it_attests_and_owes_what_had_to_go(
@@ -85,9 +87,18 @@ def test_the_default_shape_serves_bills_what_it_attests_and_owes_what_had_to_go(
             assert (attested.prompt_tokens, attested.hit_tokens) == (reply.prompt, reply.hit)
         assert house.faults_in_ledger() == []
 
-        owed = [event["cache_owed"] for event in ask_for_more_than_fits(house, letter)]
-        assert sum(owed) > 0
-        assert [tokens % BLOCK_TOKENS for tokens in owed] == [0, 0]
+        broken, text = break_a_promise(house, letter, {tenant.id: (tenant, letter(40))})
+        owed_tokens = owed_in_store(house)[broken.id]["owed_tokens"]
+        restart_mono(house)
+        again = house.ask(broken, text, max_tokens=1)
+        event = house.event(broken, again.request_id)
+        assert 0 < event["cache_owed"] <= owed_tokens
+        assert event["cache_hit"] + event["cache_owed"] == again.hit == whole_blocks(again)
+        assert Decimal(event["charge"]) == house.charge_by_hand(again, event)
+        told, rates = owed_in_store(house)[broken.id], house.rates_of(event)
+        cost = event["cache_owed"] * (rates["miss"] - rates["hit"]) / TOKENS_PER_RATE
+        assert told["owed_billed_tokens"] == event["cache_owed"]
+        assert told["owed_cost_so_far"] == f"{cost.normalize():f} {event['currency']}"
 
 
 def test_a_stack_without_store_remembers_no_prefix_beyond_its_worker(house: Any, letter: Any) -> None:
