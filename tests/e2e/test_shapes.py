@@ -59,7 +59,7 @@ def owed_in_store(house: Any) -> dict[str, Any]:
 
 
 def break_a_promise(house: Any, letter: Any, asked: dict[str, tuple[Any, str]]) -> tuple[Any, str]:
-    """Ask for more than there is room for; of those ``asked`` for, and with what, one whose promise had to go."""
+    """Ask for more than there is room for: who is owed of those ``asked`` for, and with what."""
     for seed in range(41, 46):
         tenant = house.tenant()
         asked[tenant.id] = tenant, letter(seed)
