@@ -8,7 +8,7 @@ import asyncio
 import dataclasses
 import json
 import math
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Self, cast
@@ -29,6 +29,7 @@ LINES_MAX: Final = 1000
 WAIT_S_MAX: Final = 5.0
 _POLL_S: Final = 0.05
 _RETRY_AFTER_S: Final = 5
+_LAST_WORDS_S: Final = 1.0
 _OPEN_PATHS: Final = (wire.HEALTH_PATH, "/metrics")
 
 
@@ -58,6 +59,24 @@ class Desk:
         self.secret = secret
         self.journal = JournalReader(folder)
         self.draining = False
+        self.stopped = asyncio.Event()
+
+    def attend(self, engine: Any) -> None:
+        """Learn of vLLM's engine (its `EngineClient`) when it is stopped; in the server's event loop.
+
+        From then on the worker drains. vLLM would go on taking calls, and those that its engine core did not
+        take in before it ended would wait until their callers lose patience.
+        """
+        stop, loop = engine.shutdown, asyncio.get_running_loop()
+
+        def stopping(*words: Any, **named: Any) -> None:
+            self.draining = True
+            try:
+                stop(*words, **named)
+            finally:
+                loop.call_soon_threadsafe(self.stopped.set)
+
+        engine.shutdown = stopping
 
     @classmethod
     def of(cls, spec: WorkerSpec) -> Self:
@@ -89,6 +108,8 @@ class WorkerRoutes:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """ASGI."""
+        if scope["type"] == "lifespan":
+            self.desk.attend(scope["app"].state.engine_client)
         if scope["type"] == "websocket" and self.desk.secret is not None:
             await send({"type": "websocket.close", "code": 1008})
         elif scope["type"] != "http" or scope["path"] in _OPEN_PATHS:
@@ -100,7 +121,7 @@ class WorkerRoutes:
         method, answer = self._answers.get(scope["path"], (None, None))
         drained = self.desk.draining and scope["path"] == wire.GENERATE_PATH
         if self.desk.secret is None and answer is None and not drained:
-            await self._app(scope, receive, send)
+            await self._answered(self._app(scope, receive, send))
             return
         try:
             body = await _body(scope, receive)
@@ -114,7 +135,19 @@ class WorkerRoutes:
         except Refused as refused:
             await _respond(send, refused.status, refused.body())
             return
-        await self._app(scope, _replayed(body, receive), send)
+        await self._answered(self._app(scope, _replayed(body, receive), send))
+
+    async def _answered(self, answering: Coroutine[Any, Any, None]) -> None:
+        """See vLLM's answer through, and break it off when its engine has stopped without an end to it."""
+        answer, stopped = asyncio.ensure_future(answering), asyncio.ensure_future(self.desk.stopped.wait())
+        try:
+            await asyncio.wait((answer, stopped), return_when=asyncio.FIRST_COMPLETED)
+            ended, _ = await asyncio.wait((answer,), timeout=_LAST_WORDS_S)
+            if ended:
+                await answer
+        finally:
+            answer.cancel()
+            stopped.cancel()
 
     def _check(self, call: "_Call", method: str | None) -> None:
         secret = self.desk.secret

@@ -382,13 +382,18 @@ async def test_a_stopped_worker_finishes_what_it_can_and_what_it_aborts_is_no_en
     pair: Pair, prompt_ids
 ) -> None:
     """Last in the module: it stops the worker that is left."""
-    async with pair.engine(elastic=True, first_token=True) as engine:
+    pair.processes["d0"].kill()  # it is dead already, unless this test runs alone
+    impatient = dataclasses.replace(pair.options.deadlines, token_gap_s=4.0)
+    async with pair.engine(elastic=True, deadlines=impatient) as engine:
         short, long = (engine.submit(asked(f"r-9{tokens}", prompt_ids, tokens)) for tokens in (12, 1500))
-        reading = aiter(long)
-        received = len((await anext(reading)).token_ids)
+        finishing, reading = aiter(short), aiter(long)
+        finished, received = [len((await anext(answer)).token_ids) for answer in (finishing, reading)]
         pair.processes["p0"].terminate()
         stopped_s = time.monotonic()
-        assert len(await whole(short)) == 12
+        late = engine.submit(asked("r-94", prompt_ids))
+        assert finished + sum([len(chunk.token_ids) async for chunk in finishing]) == 12
+        with pytest.raises(EngineError):
+            await whole(late)
         ended: object = None
         try:
             async for chunk in reading:

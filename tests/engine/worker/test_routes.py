@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -160,6 +161,39 @@ async def test_a_report_is_the_engine_cores_and_says_whether_the_worker_drains(p
     await place.ask("POST", wire.DRAIN_PATH, {"draining": True})
     _, answer = await place.ask("GET", wire.REPORT_PATH)
     assert WorkerReport.from_json(answer).draining
+
+
+class Engine:
+    """vLLM's client of an engine core that ends as soon as it is told to."""
+
+    def __init__(self) -> None:
+        self.told: list[float] = []
+
+    def shutdown(self, timeout: float) -> None:
+        self.told.append(timeout)
+
+
+async def test_calls_that_a_stopping_engine_will_not_answer_are_refused_or_broken_off(place: Place) -> None:
+    """vLLM takes them and never answers: its callers would wait for as long as they have patience."""
+    engine, begun = Engine(), asyncio.Event()
+
+    async def silent(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            begun.set()
+            await asyncio.Event().wait()
+
+    stack = WorkerRoutes(silent)
+    state = SimpleNamespace(engine_client=engine)
+    await stack({"type": "lifespan", "app": SimpleNamespace(state=state)}, *[None, None])  # type: ignore[list-item]
+    place.client = httpx.AsyncClient(transport=httpx.ASGITransport(stack), base_url="http://worker")  # type: ignore[arg-type]
+    open_call = asyncio.create_task(place.client.post(wire.GENERATE_PATH, json={}))
+    await asyncio.wait_for(begun.wait(), 2)
+    await asyncio.to_thread(engine.shutdown, timeout=3)
+    assert engine.told == [3]
+    assert (await place.ask("POST", wire.GENERATE_PATH, {}))[0] == 503
+    with pytest.raises(AssertionError):  # httpx asserts that an answer was completed
+        await asyncio.wait_for(open_call, 5)
+    assert (await place.ask("GET", wire.REPORT_PATH))[1]["draining"] is True
 
 
 async def test_a_draining_worker_refuses_new_requests_and_is_healthy(place: Place) -> None:
