@@ -40,7 +40,7 @@ class Wallet:
         assert amount >= 0, f"a charge of {amount}"
         if amount == 0:
             return ()
-        return self._apply((*self._draw(amount), Entry(Account.REVENUE, amount)))
+        return self._book((*self._draw(amount), Entry(Account.REVENUE, amount)))
 
     def credit(self, lot_id: UUID, grant: Grant, at: datetime) -> tuple[Entry, ...]:
         """Open a lot, its beginning spent on debt."""
@@ -74,24 +74,15 @@ class Wallet:
             lot = self.lots[0]
             part = min(owed, lot.remaining)
             owed -= part
-            left = replace(lot, remaining=Femto(lot.remaining - part))
+            left = lot.less(Femto(part))
             self.changed[lot.id] = left
             self.lots[:1] = [left] if left.remaining else []
             yield Entry(lot.account, Femto(-part), lot.id)
         if owed:
             yield Entry(Account.TOPPED_UP, Femto(-owed))
 
-    def _apply(self, entries: Iterable[Entry]) -> tuple[Entry, ...]:
-        netted = tuple(net(entries))
-        for entry in netted:
-            if entry.account is Account.GRANTED:
-                self.granted = Femto(self.granted + entry.amount)
-            elif entry.account is Account.TOPPED_UP:
-                self.topped_up = Femto(self.topped_up + entry.amount)
-        self._check()
-        return netted
-
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Assert that lots and balances agree: before they are written."""
         held = {Account.GRANTED: 0, Account.TOPPED_UP: 0}
         for lot in self.lots:
             held[lot.account] += lot.remaining
@@ -101,3 +92,15 @@ class Wallet:
         assert held[Account.TOPPED_UP] == max(0, self.topped_up), (
             f"{self.tenant_id}: lots differ from the balance"
         )
+
+    def _apply(self, entries: Iterable[Entry]) -> tuple[Entry, ...]:
+        return self._book(tuple(net(entries)))
+
+    def _book(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+        """Change the balances by entries of which no two are on the same account and lot."""
+        for account, amount, _ in entries:
+            if account is Account.GRANTED:
+                self.granted = Femto(self.granted + amount)
+            elif account is Account.TOPPED_UP:
+                self.topped_up = Femto(self.topped_up + amount)
+        return entries

@@ -16,7 +16,7 @@ FORMATS: dict[Unit, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A measured value and, where the house promises one, the most (``limit``) or least (``floor``) it may be."""
+    """A measured value and, where the house promises one, the most (limit) or the least (floor) it may be."""
 
     name: str
     value: float

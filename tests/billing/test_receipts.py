@@ -68,7 +68,7 @@ async def test_two_that_keep_the_same_lines_at_once_wait_for_each_other_and_neve
 ):
     lines = [Signed(decode(house.request_id(1), attempt, 0, 1)) for attempt in range(3)]
     async with house.database.transaction() as blocker:
-        await insert_attestations(blocker, [(house.request_id(1), lines[1])])
+        await insert_attestations(blocker, [(house.request_id(1), None, lines[1])])
         keeping = [asyncio.create_task(receipts.keep(order)) for order in (lines, lines[::-1])]
         async with asyncio.timeout(10):
             while await waiting_for_locks(house) < 2:

@@ -5,7 +5,7 @@ from billing.db.tables.pricing import price_row, price_window
 from billing.db.tables.receipts import attestation
 from billing.db.tables.schema import metadata
 from billing.db.tables.tenancy import api_key, tenant
-from billing.db.tables.usage import usage_attempt, usage_event
+from billing.db.tables.usage import usage_event
 
 __all__ = [
     "api_key",
@@ -18,6 +18,5 @@ __all__ = [
     "price_row",
     "price_window",
     "tenant",
-    "usage_attempt",
     "usage_event",
 ]
