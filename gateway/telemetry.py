@@ -97,6 +97,9 @@ class Telemetry:
         self.ignored_params = Counter(
             "kvitto_ignored_params", "Parameters accepted without effect.", ("param",), registry=self.registry
         )
+        self.quarantined = Counter(
+            "kvitto_usage_quarantined", "Requests whose usage cannot be.", registry=self.registry
+        )
         self.unreleased = Counter(
             "kvitto_holds_left_to_sweeper", "Holds this process could not release.", registry=self.registry
         )
@@ -124,6 +127,9 @@ class SweepTelemetry:
             "Expired holds, by what became of them.",
             ("outcome",),
             registry=self.registry,
+        )
+        self.quarantined = Counter(
+            "kvitto_usage_quarantined", "Lost requests whose usage cannot be.", registry=self.registry
         )
         self.receipts = Counter(
             "kvitto_receipts",

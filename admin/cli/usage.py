@@ -10,16 +10,19 @@ from admin.cli.options import INSTANT_HELP, DataDir, Json, directory, instant_of
 
 if TYPE_CHECKING:
     from admin.cli.output import Row
-    from billing.reports.usage_row import UsageRow
+    from billing.reports.usage_row import QuarantinedRow, UsageRow
 
 
-def usage(
+def usage(  # noqa: PLR0913, PLR0917 -- each parameter is an option a person types
     tenant: Annotated[str | None, typer.Option(help="Only requests of this tenant, by name or id.")] = None,
     since: Annotated[
         str | None, typer.Option(metavar="INSTANT", help=f"Rated at or after this: {INSTANT_HELP}.")
     ] = None,
     until: Annotated[str | None, typer.Option(metavar="INSTANT", help="Rated before this.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the newest N requests.")] = None,
+    quarantined: Annotated[
+        bool, typer.Option("--quarantined", help="Instead, requests whose usage cannot be: never billed.")
+    ] = False,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
@@ -36,7 +39,7 @@ def usage(
 
     now = clock.now()
 
-    async def work() -> "list[UsageRow]":
+    async def work() -> "tuple[list[UsageRow], list[QuarantinedRow]]":
         async with session.books(directory(data_dir)) as books:
             wanted = UsageFilter(
                 tenant_id=(await books.tenancy.tenant(tenant)).id if tenant else None,
@@ -44,9 +47,15 @@ def usage(
                 until=_optional(until, now),
                 limit=limit,
             )
-            return await books.reports.usage(wanted)
+            if quarantined:
+                return [], await books.reports.quarantined(wanted)
+            return await books.reports.usage(wanted), []
 
-    _print(session.run(work()), as_json=as_json)
+    events, impossible = session.run(work())
+    if quarantined:
+        _print_quarantined(impossible, as_json=as_json)
+    else:
+        _print(events, as_json=as_json)
 
 
 def row_of(event: "UsageRow") -> "Row":
@@ -92,6 +101,21 @@ def _print(events: "Sequence[UsageRow]", *, as_json: bool) -> None:
     if events and not as_json:
         for currency, total in _totals(events).items():
             console().print(f"{len(events)} requests, {total} {currency} in all.", style="dim")
+
+
+def _print_quarantined(requests: "Sequence[QuarantinedRow]", *, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from admin.cli.output import Column, print_rows
+
+    columns = (
+        Column("recorded_at", "recorded (UTC)"),
+        Column("tenant", "tenant", style="bold"),
+        Column("reason", "reason"),
+        Column("request_id", "request", style="dim"),
+    )
+    empty = "No usage is in quarantine."
+    print_rows([asdict(request) for request in requests], columns, as_json=as_json, empty=empty)
 
 
 def _totals(events: "Sequence[UsageRow]") -> dict[str, str]:

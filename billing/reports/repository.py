@@ -1,11 +1,20 @@
 """Statements that read usage events."""
 
 from sqlalchemy import func, select
+from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from billing.db.columns import FemtoNumeric
-from billing.db.tables import api_key, price_row, price_window, tenant, usage_event
-from billing.reports.usage_row import OwedRow, UsageFilter, UsageRow
+from billing.db.tables import (
+    api_key,
+    attestation,
+    price_row,
+    price_window,
+    tenant,
+    usage_event,
+    usage_quarantine,
+)
+from billing.reports.usage_row import OwedRow, QuarantinedRow, UsageFilter, UsageRow
 
 
 async def select_usage(connection: AsyncConnection, usage_filter: UsageFilter) -> list[UsageRow]:
@@ -35,6 +44,37 @@ async def select_usage(connection: AsyncConnection, usage_filter: UsageFilter) -
     if usage_filter.until is not None:
         statement = statement.where(event.rated_at < usage_filter.until)
     newest_first = [UsageRow(**row) for row in (await connection.execute(statement)).mappings()]
+    return newest_first[::-1]
+
+
+async def select_quarantined(connection: AsyncConnection, usage_filter: UsageFilter) -> list[QuarantinedRow]:
+    """Newest last; the filter is on the instant of recording."""
+    c = usage_quarantine.c
+    documents = aggregate_order_by(attestation.c.document, attestation.c.attempt, attestation.c.kind)
+    journaled = (
+        select(func.array_to_string(func.array_agg(documents), "\n"))
+        .where(attestation.c.request_id == c.request_id)
+        .scalar_subquery()
+    )
+    statement = (
+        select(
+            c.request_id,
+            func.coalesce(tenant.c.name, c.tenant_id).label("tenant"),
+            c.recorded_at,
+            c.reason,
+            func.coalesce(c.attestation, journaled).label("attestation"),
+        )
+        .outerjoin(tenant, tenant.c.id == c.tenant_id)
+        .order_by(c.recorded_at.desc(), c.request_id.desc())
+        .limit(usage_filter.limit)
+    )
+    if usage_filter.tenant_id is not None:
+        statement = statement.where(c.tenant_id == usage_filter.tenant_id)
+    if usage_filter.since is not None:
+        statement = statement.where(c.recorded_at >= usage_filter.since)
+    if usage_filter.until is not None:
+        statement = statement.where(c.recorded_at < usage_filter.until)
+    newest_first = [QuarantinedRow(**row) for row in (await connection.execute(statement)).mappings()]
     return newest_first[::-1]
 
 

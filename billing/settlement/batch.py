@@ -13,6 +13,7 @@ from billing.ledger.balance import BalanceVersion
 from billing.settlement import repository
 from billing.settlement.event import UsageEvent
 from billing.settlement.posting import post
+from billing.settlement.quarantine import Quarantined
 
 RETRY_DELAYS_MS: Final = (10, 20, 50, 100, 200, 500, 1000, 1000, 2000, 2000)
 
@@ -83,11 +84,21 @@ class Settlement:
         return await settled
 
     async def settled(self, request_ids: Sequence[UUID]) -> set[UUID]:
-        """Which of the requests have an event."""
+        """Which of the requests are decided: they have an event, or are in quarantine and will have none."""
         if not request_ids:
             return set()
         async with self._database.transaction() as connection:
             return await repository.select_settled(connection, request_ids)
+
+    async def quarantine(self, usage: Quarantined) -> None:
+        """Put usage aside that cannot be billed; once, however often it is asked.
+
+        Raises:
+            StoreUnavailable: it is not known whether that was recorded; again is safe.
+        """
+        _log.error("usage in quarantine", extra={"request_id": str(usage.request_id), "why": usage.reason})
+        async with self._database.transaction() as connection:
+            await repository.insert_quarantined(connection, usage)
 
     async def _run(self) -> None:
         while self._waiting or not self._closing:
@@ -114,7 +125,6 @@ class Settlement:
                 await self._flush(batch[:middle])
                 await self._flush(batch[middle:])
                 return
-            _log.error("usage event refused", extra={"request_id": str(first_of_each[0].request_id)})
             _fail(batch, refusal)
         except Exception as error:  # a fault of ours must not leave callers waiting for ever
             _fail(batch, error)

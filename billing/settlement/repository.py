@@ -1,17 +1,19 @@
-"""Statements on usage events."""
+"""Statements on usage events, and on usage that is put aside."""
 
 from collections.abc import Collection, Iterable
+from dataclasses import asdict
 from operator import attrgetter
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import select
+from sqlalchemy import select, union_all
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from billing.db.bulk import Bulk, unnested
-from billing.db.tables import usage_event
+from billing.db.tables import usage_event, usage_quarantine
 from billing.settlement.event import UsageEvent
+from billing.settlement.quarantine import Quarantined
 
 # Each column but the attempts, and where in an event its value is.
 _COLUMNS: Final = {
@@ -61,6 +63,19 @@ async def insert_events(connection: AsyncConnection, events: Iterable[UsageEvent
 
 
 async def select_settled(connection: AsyncConnection, request_ids: Collection[UUID]) -> set[UUID]:
-    """Which of the requests have an event."""
-    statement = select(usage_event.c.request_id).where(usage_event.c.request_id.in_(request_ids))
-    return set((await connection.execute(statement)).scalars())
+    """Which of the requests have an event, or never will: they are in quarantine."""
+    found = (
+        select(table.c.request_id).where(table.c.request_id.in_(request_ids))
+        for table in (usage_event, usage_quarantine)
+    )
+    return set((await connection.execute(union_all(*found))).scalars())
+
+
+async def insert_quarantined(connection: AsyncConnection, usage: Quarantined) -> None:
+    """Put it aside, unless it has been."""
+    # Postgres keeps no NUL in a text, and one may be what was refused.
+    values = {
+        name: value.replace("\0", "") if isinstance(value, str) else value
+        for name, value in asdict(usage).items()
+    }
+    await connection.execute(upsert(usage_quarantine).values(values).on_conflict_do_nothing())

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -22,14 +21,6 @@ PROMPT = {"prompt_tokens": 1200, "hit_tokens": 1024}
 @pytest.fixture
 def receipts(house: Any) -> Receipts:
     return Receipts(house.database)
-
-
-@pytest.fixture
-async def settlement(house: Any) -> AsyncIterator[Settlement]:
-    settlement = Settlement(house.database)
-    await settlement.start()
-    yield settlement
-    await settlement.close()
 
 
 async def test_lines_may_come_before_the_event_and_after_it(

@@ -2,6 +2,7 @@
 
 from billing.db.tables.ledger import balance, credit_lot, ledger_entry, ledger_transaction
 from billing.db.tables.pricing import price_row, price_window
+from billing.db.tables.quarantine import usage_quarantine
 from billing.db.tables.receipts import attestation
 from billing.db.tables.schema import metadata
 from billing.db.tables.tenancy import api_key, tenant
@@ -19,4 +20,5 @@ __all__ = [
     "price_window",
     "tenant",
     "usage_event",
+    "usage_quarantine",
 ]
