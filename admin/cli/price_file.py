@@ -69,7 +69,7 @@ def publish(
 
     A row of a model that has prices must take effect at least 10 s from now; schedule it by its date.
 
-    Example: kvitto price diff prices.toml && kvitto price publish prices.toml
+    Example: kvitto price publish prices.toml
     """
     from admin import clock
     from admin.cli import session

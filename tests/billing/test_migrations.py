@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from alembic import command
-from alembic.script import ScriptDirectory
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -16,6 +15,7 @@ from billing.db.migrate import configuration, upgrade
 from billing.db.tables import metadata
 
 ROOT = Path(__file__).parents[2]
+REVISIONS = list((ROOT / "migrations" / "versions").glob("[0-9]*.py"))
 CATALOG = {
     "columns": """
         SELECT table_name, column_name, data_type, numeric_precision, numeric_scale, is_nullable,
@@ -73,8 +73,7 @@ async def test_migrations_from_empty_make_exactly_the_tables_and_step_down(empty
     for kind in CATALOG:
         assert have[kind] == want[kind], f"migrations and tables.py differ in {kind}"
     await asyncio.to_thread(command.check, configuration(migrated))
-    revisions = ScriptDirectory.from_config(configuration(migrated)).walk_revisions()
-    for _ in revisions:
+    for _ in REVISIONS:
         await asyncio.to_thread(command.downgrade, configuration(migrated), "-1")
         await asyncio.to_thread(command.upgrade, configuration(migrated), "+1")
         await asyncio.to_thread(command.downgrade, configuration(migrated), "-1")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from billing.db.access import OWNER
 from billing.errors import AmountExceeds, AmountInvalid, MovementConflict, ReasonMissing, StoreRefused
 from billing.ledger.balance import BillingTerms
 from billing.ledger.credit import Correction, Grant, Movement, Refund, WriteOff
@@ -45,7 +46,7 @@ async def balance(house: Any) -> Any:
 
 
 async def entries(house: Any, transaction_id: Any) -> dict[str, int]:
-    async with house.database.transaction() as connection:
+    async with house.database.transaction(OWNER) as connection:
         rows = await connection.execute(
             text("SELECT account, amount FROM ledger_entry WHERE transaction_id = :id"),
             {"id": transaction_id},
@@ -131,7 +132,7 @@ def test_no_money_moves_without_a_reason_and_an_actor(reason: str, actor: str) -
 async def test_not_even_the_database_takes_a_movement_unexplained(house: Any) -> None:
     posted = await move(house, granted("1"))
     with pytest.raises(StoreRefused) as refused:
-        async with house.database.transaction() as connection:
+        async with house.database.transaction(OWNER) as connection:
             await connection.execute(
                 text("UPDATE ledger_transaction SET reason = NULL WHERE id = :id"),
                 {"id": posted.transaction_id},
@@ -146,7 +147,7 @@ async def test_a_lower_priority_goes_before_a_sooner_expiry(house: Any) -> None:
     left = {row.transaction_id: row.remaining for row in await house.ledger.movements(house.tenant_id)}
     assert left == {first.transaction_id: 0, soon.transaction_id: 0}
     (event,) = [house.event(0)]
-    async with house.database.transaction() as connection:
+    async with house.database.transaction(OWNER) as connection:
         drawn = await connection.execute(
             text("SELECT lot_id FROM ledger_entry WHERE transaction_id = :id ORDER BY position"),
             {"id": event.request_id},
@@ -273,10 +274,10 @@ async def _versions(house: Any) -> list[tuple[int, int]]:
 async def test_tampering_with_what_is_owed_is_found(house: Any, tampering: str, rule: str) -> None:
     await postpaid(house)
     await charge(house)
-    async with house.database.transaction() as connection:
+    async with house.database.transaction(OWNER) as connection:
         await connection.execute(text(tampering), {"tenant": house.tenant_id})
     assert [fault for fault in await house.ledger.check_integrity() if rule in fault]
-    async with house.database.transaction() as connection:
+    async with house.database.transaction(OWNER) as connection:
         for repair in (
             f"UPDATE balance SET receivable = -{CHARGE} WHERE tenant_id = :tenant",  # noqa: S608  a number
             "UPDATE ledger_entry SET account = 'revenue' WHERE tenant_id = :tenant AND account = 'cash'",

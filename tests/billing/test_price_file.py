@@ -102,7 +102,7 @@ def test_two_rows_of_the_same_instant_are_refused():
 
 
 def test_each_row_that_is_wrong_is_found():
-    wrong = ROW.replace("m", "n", 1) + ROW.replace('"USD"', '"XXX"') + ROW + ROW.replace('"0.1"', '"1e3"')
+    wrong = ROW.replace("m", "n", 1) + ROW.replace('"USD"', '"ZZZ"') + ROW + ROW.replace('"0.1"', '"1e3"')
     rows, faults = examine(wrong, "book")
     assert [row.model for row in rows] == ["m"]
     assert [fault.line for fault in faults] == [3, 13, 35]

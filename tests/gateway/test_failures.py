@@ -35,6 +35,7 @@ async def test_a_dead_worker_is_503_with_retry_after_and_costs_nothing(house: Ho
 async def test_a_worker_that_dies_before_the_first_token_leaves_an_event_of_nothing(
     house: House, stream: bool
 ) -> None:
+    """QuantumNous/new-api#4168: 0 is billed."""
     house.engine.play = Play([DEAD])
     async with house.chat(stream=stream) as answer:
         assert answer.status == 503
@@ -44,6 +45,7 @@ async def test_a_worker_that_dies_before_the_first_token_leaves_an_event_of_noth
 
 
 async def test_a_stream_that_breaks_ends_with_an_error_frame_and_is_not_billed(house: House) -> None:
+    """QuantumNous/new-api#5289: an error frame is never billable output."""
     house.engine.play = Play([says("abc"), EngineFailed("decode-0", "killed")])
     async with house.chat(stream=True) as answer:
         text = (await answer.read()).decode()
@@ -162,6 +164,25 @@ async def test_without_postgres_a_key_is_not_unknown_but_unavailable(
             assert answer.status == 503
             assert "retry-after" in answer.headers
         assert await house.nothing_happened()
+
+
+async def test_without_a_free_connection_a_key_is_not_unknown_but_unavailable(
+    database_url: str, valkey_url: str
+) -> None:
+    """BerriAI/litellm#34479: 503 with Retry-After, never 401."""
+    house = await furnish(database_url, valkey_url)
+    narrow = Database(database_url, pool_size=1, pool_timeout_s=0)
+    house.parts = replace(house.parts, tenancy=Tenancy(narrow, PEPPER))
+    async with served(house):
+        async with narrow.transaction() as connection:
+            await connection.exec_driver_sql("SELECT 1")
+            async with house.chat() as answer:
+                assert answer.status == 503
+                assert "retry-after" in answer.headers
+        assert await house.nothing_happened()
+        async with house.chat() as answer:
+            assert answer.status == 200
+    await narrow.close()
 
 
 class LostSettlement(Settlement):

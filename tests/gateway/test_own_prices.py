@@ -10,11 +10,13 @@ from billing.errors import TierMissing
 from billing.pricing.book import Placement, PriceBook
 from billing.pricing.publication import LEAD
 from billing.pricing.rates import Rates
+from billing.reports.service import Reports
 from billing.settlement.batch import Settlement
 from billing.tenancy.api_key import KeyGrant
 from engine.proof.coverage import Attempt
 from gateway.admission.admit import Admission
 from gateway.admission.leases import Leases
+from gateway.admission.rebuild import Projections
 from gateway.instant import ValkeyClock
 from gateway.settle import Books, Outcome, Proof, Settler, Terms
 from gateway.telemetry import Telemetry
@@ -65,7 +67,8 @@ async def test_a_tier_is_held_and_charged_at_its_rates(house: House) -> None:
     settlement = Settlement(house.parts.database)
     await settlement.start()
     admission = Admission(house.parts.valkey)
-    books = Books(house.parts.ledger, settlement, house.desk.prices)
+    projections = Projections(admission, house.parts.ledger, Reports(house.parts.database))
+    books = Books(projections, settlement, house.desk.prices)
     clock = ValkeyClock(house.parts.valkey)
     settler = Settler(admission, Leases(admission, 10.0), books, clock, Telemetry(), 30.0)
     terms = Terms(KeyGrant(house.key_id, house.tenant_id, "USD", None, "test"), MODEL, 10, 5, "chat", "batch")

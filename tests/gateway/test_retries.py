@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 from sqlalchemy import text
 
+from billing.db.access import OWNER
 from billing.pricing.book import PriceBook
 from billing.pricing.rating import rate
 from billing.request_id import RANDOM_BYTES, instant_of, mint
@@ -221,7 +222,7 @@ async def test_a_key_that_is_none_is_400(house: House, key: str) -> None:
 async def test_a_key_means_nothing_after_a_day(house: House) -> None:
     await read(house)
     await wiped(house)
-    async with house.parts.database.transaction() as connection:
+    async with house.parts.database.transaction(OWNER) as connection:
         await connection.execute(
             text("UPDATE idempotency_record SET expires_at = created_at WHERE tenant_id = :tenant"),
             {"tenant": house.tenant_id},

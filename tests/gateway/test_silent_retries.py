@@ -12,6 +12,7 @@ import openai
 import pytest
 from sqlalchemy import text
 
+from billing.db.access import OWNER
 from engine.api import TokenChunk
 from gateway.pump import Pump
 from tests.gateway.conftest import CREDIT, EPOCH, House, until
@@ -46,7 +47,7 @@ def pump_of(house: House) -> Pump:
 @asynccontextmanager
 async def settling(house: House) -> AsyncIterator[None]:
     """Nothing of the tenant is settled within: its balance is locked."""
-    async with house.parts.database.transaction() as connection:
+    async with house.parts.database.transaction(OWNER) as connection:
         await connection.execute(
             text("SELECT 1 FROM balance WHERE tenant_id = :tenant FOR UPDATE"), {"tenant": house.tenant_id}
         )
