@@ -101,6 +101,29 @@ async def test_attestations_kept_by_position_are_named_by_their_call(empty_datab
     await engine.dispose()
 
 
+async def test_attempts_go_with_their_event_to_its_month_and_back(empty_databases: tuple[str, str]):
+    url, _ = empty_databases
+    await asyncio.to_thread(command.upgrade, configuration(url), "0004")
+    calls = [(0, "t", "prefill", "p1", 0, 1), (1, "t", "decode", "d1", 1, 1)]
+    kept = text("SELECT attempt, tenant_id, stage, worker, output_from, output_to FROM usage_attempt")
+    engine = create_async_engine(url)
+    async with engine.begin() as connection:
+        for statement in OLD_ROWS[:4]:
+            await connection.exec_driver_sql(statement)
+        for call in calls[::-1]:
+            insert = f"INSERT INTO usage_attempt SELECT request_id, {str(call)[1:-1]} FROM usage_event"  # noqa: S608  literals of this test
+            await connection.exec_driver_sql(insert)
+    await asyncio.to_thread(upgrade, url)
+    async with engine.begin() as connection:
+        await connection.execute(text("SET LOCAL ROLE kvitto_operator_read"))
+        (attempts,) = (await connection.execute(text("SELECT attempts FROM usage_event"))).scalars()
+        assert attempts == [[0, "prefill", "p1", 0, 1], [1, "decode", "d1", 1, 1]]
+    await asyncio.to_thread(command.downgrade, configuration(url), "0004")
+    async with engine.begin() as connection:
+        assert sorted(map(tuple, await connection.execute(kept))) == calls
+    await engine.dispose()
+
+
 async def test_two_upgrades_at_once_wait_for_each_other(empty_databases: tuple[str, str]):
     script = "import sys; from billing.db.migrate import upgrade; upgrade(sys.argv[1])"
     command_line = sys.executable, "-c", script, empty_databases[0]
