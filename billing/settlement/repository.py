@@ -10,7 +10,7 @@ from sqlalchemy import select, union_all
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from billing.db.bulk import Bulk, unnested
+from billing.db.bulk import Bulk, Rows
 from billing.db.tables import usage_event, usage_quarantine
 from billing.settlement.event import UsageEvent
 from billing.settlement.quarantine import Quarantined
@@ -37,14 +37,12 @@ _COLUMNS: Final = {
     "price_window": "charge.window",
 }
 _values: Final = attrgetter(*_COLUMNS.values())
-_NAMES: Final = (*_COLUMNS, "attempts")
+_events: Final = Rows(usage_event, (*_COLUMNS, "attempts"))
 _INSERT: Final = Bulk(
-    upsert(usage_event)
-    .from_select(_NAMES, select(unnested(usage_event, _NAMES)))
+    _events.insert()
     .on_conflict_do_nothing(index_elements=["request_id"])
     .returning(usage_event.c.request_id),
-    usage_event,
-    _NAMES,
+    _events,
 )
 
 
