@@ -39,9 +39,7 @@ _LOCK_BALANCES: Final = Bulk(
     upsert(balance)
     .from_select(
         _BALANCE,
-        select(_wanted.values.c.tenant_id, *(text("0") for _ in _AMOUNTS), text("1")).order_by(
-            _wanted.values.c.tenant_id
-        ),
+        select(_wanted.values.c.tenant_id, *(text("0") for _ in _AMOUNTS), text("1")),
     )
     .on_conflict_do_update(index_elements=["tenant_id"], set_={"version": balance.c.version + text("1")})
     .returning(*balance.c),
