@@ -9,10 +9,11 @@ from typing import Any, Final
 from uuid import UUID
 
 from sqlalchemy import and_, func, insert, select, text, update
+from sqlalchemy.dialects.postgresql import Insert
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from billing.db.bulk import Bulk, unnested
+from billing.db.bulk import Bulk, Rows
 from billing.db.tables import (
     auto_top_up,
     balance,
@@ -30,6 +31,14 @@ from billing.ledger.integrity import RULES
 from billing.ledger.lot import Lot
 from billing.ledger.wallet import Wallet
 
+
+def _replacing(insert: Insert, key: str, names: Sequence[str]) -> Insert:
+    """These columns of rows that are there already."""
+    return insert.on_conflict_do_update(
+        index_elements=[key], set_={name: insert.excluded[name] for name in names}
+    )
+
+
 _TRANSACTION: Final = ("id", "tenant_id", "kind", "at", "actor", "reason", "idempotency_key")
 _ENTRY: Final = ("transaction_id", "position", "tenant_id", "account", "lot_id", "amount")
 _LOT: Final = ("id", "account", "amount", "remaining", "created_at", "expires_at", "priority")
@@ -37,47 +46,34 @@ _AMOUNTS: Final = ("granted", "topped_up", "receivable")
 _BALANCE: Final = ("tenant_id", *_AMOUNTS, "version")
 _TERMS: Final = (tenant.c.billing_mode, tenant.c.credit_limit)
 
-_tenants: Final = unnested(balance, ["tenant_id"])
-_zero: Final = select(_tenants.c.tenant_id, *(text("0") for _ in _AMOUNTS), text("1"))
+_wanted: Final = Rows(balance, ["tenant_id"])
 _LOCK_BALANCES: Final = Bulk(
     upsert(balance)
-    .from_select(_BALANCE, _zero.order_by(_tenants.c.tenant_id))
+    .from_select(
+        _BALANCE,
+        select(_wanted.values.c.tenant_id, *(text("0") for _ in _AMOUNTS), text("1")),
+    )
     .on_conflict_do_update(index_elements=["tenant_id"], set_={"version": balance.c.version + text("1")})
     .returning(*balance.c),
-    balance,
-    ["tenant_id"],
+    _wanted,
 )
-_of_tenants: Final = unnested(tenant, ["id"])
 _TERMS_AND_LOTS: Final = Bulk(
     select(tenant.c.id.label("tenant_id"), *_TERMS, *(credit_lot.c[name] for name in _LOT))
-    .join(_of_tenants, _of_tenants.c.id == tenant.c.id)
-    .outerjoin(credit_lot, and_(credit_lot.c.tenant_id == tenant.c.id, credit_lot.c.remaining > text("0"))),
-    tenant,
-    ["id"],
+    .outerjoin(credit_lot, and_(credit_lot.c.tenant_id == tenant.c.id, credit_lot.c.remaining > text("0")))
+    .where(tenant.c.id.in_(select(_wanted.values))),
+    _wanted,
 )
-_INSERT_TRANSACTIONS: Final = Bulk(
-    insert(ledger_transaction).from_select(_TRANSACTION, select(unnested(ledger_transaction, _TRANSACTION))),
-    ledger_transaction,
-    _TRANSACTION,
-)
-_INSERT_ENTRIES: Final = Bulk(
-    insert(ledger_entry).from_select(_ENTRY, select(unnested(ledger_entry, _ENTRY))), ledger_entry, _ENTRY
-)
-_TENANTS_LOT: Final = ("tenant_id", *_LOT)
-_lots: Final = upsert(credit_lot).from_select(_TENANTS_LOT, select(unnested(credit_lot, _TENANTS_LOT)))
-_WRITE_LOTS: Final = Bulk(
-    _lots.on_conflict_do_update(index_elements=["id"], set_={"remaining": _lots.excluded.remaining}),
-    credit_lot,
-    _TENANTS_LOT,
-)
-_balances: Final = upsert(balance).from_select(_BALANCE, select(unnested(balance, _BALANCE)))
-_WRITE_BALANCES: Final = Bulk(
-    _balances.on_conflict_do_update(
-        index_elements=["tenant_id"],
-        set_={name: _balances.excluded[name] for name in _AMOUNTS},
+_transactions: Final = Rows(ledger_transaction, _TRANSACTION)
+_entries: Final = Rows(ledger_entry, _ENTRY)
+_lots: Final = Rows(credit_lot, ("tenant_id", *_LOT))
+_balances: Final = Rows(balance, _BALANCE)
+_APPEND: Final = Bulk(
+    _entries.insert().add_cte(
+        _transactions.insert().cte("transactions"),
+        _replacing(_lots.insert(), "id", ["remaining"]).cte("lots"),
+        _replacing(_balances.insert(), "tenant_id", _AMOUNTS).cte("balances"),
     ),
-    balance,
-    _BALANCE,
+    *(_transactions, _lots, _balances, _entries),
 )
 
 _transaction: Final = attrgetter(*_TRANSACTION)
@@ -128,20 +124,17 @@ async def append(
     opened = list(wallets)
     for wallet in opened:
         wallet.check()
-    await _INSERT_TRANSACTIONS.run(connection, map(_transaction, transactions))
-    await _WRITE_LOTS.run(
+    await _APPEND.run(
         connection,
+        map(_transaction, transactions),
         ((wallet.tenant_id, *_lot_row(lot)) for wallet in opened for lot in wallet.changed.values()),
-    )
-    await _INSERT_ENTRIES.run(
-        connection,
+        map(_balance, opened),
         (
             (transaction.id, position, transaction.tenant_id, entry.account, entry.lot_id, entry.amount)
             for transaction in transactions
             for position, entry in enumerate(transaction.entries)
         ),
     )
-    await _WRITE_BALANCES.run(connection, map(_balance, opened))
 
 
 async def select_balance(connection: AsyncConnection, tenant_id: str) -> Balance | None:

@@ -6,10 +6,9 @@ from typing import Final
 from uuid import UUID
 
 from sqlalchemy import select
-from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from billing.db.bulk import Bulk, unnested
+from billing.db.bulk import Bulk, Rows
 from billing.db.tables import attestation, usage_event
 from billing.receipts.receipt import Attested, kind_of
 from billing.usage import TokenUsage
@@ -18,13 +17,10 @@ from engine.proof.coverage import Attempt
 Billed = tuple[TokenUsage | None, tuple[Attempt, ...]]
 
 _CALL: Final = ("request_id", "attempt", "kind")
-_ATTESTATION: Final = (*_CALL, "tenant_id", "worker", "document")
-_INSERT_ATTESTATIONS: Final = Bulk(
-    upsert(attestation)
-    .from_select(_ATTESTATION, select(unnested(attestation, _ATTESTATION)))
-    .on_conflict_do_nothing(index_elements=_CALL),
-    attestation,
-    _ATTESTATION,
+_attestations: Final = Rows(attestation, (*_CALL, "tenant_id", "worker", "document"))
+_INSERT: Final = Bulk(
+    _attestations.insert().on_conflict_do_nothing(index_elements=_CALL),
+    _attestations,
 )
 _BUCKETS: Final = ("cache_hit", "cache_owed", "cache_write", "cache_miss", "output")
 
@@ -41,7 +37,8 @@ async def insert_attestations(
         said = document.attestation
         call = (request_id, said.attempt, kind_of(said))
         rows.setdefault(call, (*call, tenant_id, said.worker, document.document))
-    await _INSERT_ATTESTATIONS.run(connection, (rows[call] for call in sorted(rows)))
+    if rows:
+        await _INSERT.run(connection, (rows[call] for call in sorted(rows)))
 
 
 async def select_billed(connection: AsyncConnection, request_ids: Collection[UUID]) -> dict[UUID, Billed]:

@@ -11,7 +11,7 @@ from sqlalchemy import delete, select, union_all
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from billing.db.bulk import Bulk, unnested
+from billing.db.bulk import Bulk, Rows
 from billing.db.tables import idempotency_record, usage_event, usage_quarantine
 from billing.errors import StoreRefused
 from billing.money import ZERO, Femto
@@ -42,28 +42,24 @@ _COLUMNS: Final = {
     "tier": "charge.tier",
 }
 _values: Final = attrgetter(*_COLUMNS.values())
-_NAMES: Final = (*_COLUMNS, "attempts")
+_events: Final = Rows(usage_event, (*_COLUMNS, "attempts"))
 _INSERT: Final = Bulk(
-    upsert(usage_event)
-    .from_select(_NAMES, select(unnested(usage_event, _NAMES)))
+    _events.insert()
     .on_conflict_do_nothing(index_elements=["request_id"])
     .returning(usage_event.c.request_id),
-    usage_event,
-    _NAMES,
+    _events,
 )
 _ANSWER: Final = tuple(column.name for column in idempotency_record.c)
 _answer: Final = attrgetter(*_ANSWER)
-_answers: Final = upsert(idempotency_record).from_select(
-    _ANSWER, select(unnested(idempotency_record, _ANSWER))
-)
+_answers: Final = Rows(idempotency_record, _ANSWER)
+_taking: Final = _answers.insert()
 _INSERT_ANSWERS: Final = Bulk(
-    _answers.on_conflict_do_update(
+    _taking.on_conflict_do_update(
         index_elements=["tenant_id", "key_digest"],
-        set_={name: _answers.excluded[name] for name in _ANSWER},
-        where=idempotency_record.c.expires_at <= _answers.excluded.created_at,
+        set_={name: _taking.excluded[name] for name in _ANSWER},
+        where=idempotency_record.c.expires_at <= _taking.excluded.created_at,
     ).returning(idempotency_record.c.request_id),
-    idempotency_record,
-    _ANSWER,
+    _answers,
 )
 
 
@@ -102,6 +98,8 @@ async def insert_answers(connection: AsyncConnection, records: Collection[Idempo
     Raises:
         StoreRefused: by `ANSWERED`, when another request has one of them.
     """
+    if not records:
+        return
     by_key = {(record.tenant_id, record.key_digest): record for record in records}
     taken = await _INSERT_ANSWERS.run(connection, (_answer(by_key[key]) for key in sorted(by_key)))
     if len(taken) < len(records):

@@ -10,7 +10,11 @@ from billing.db.access import OWNER
 from billing.db.transaction import Database
 from billing.errors import StoreUnavailable
 from billing.settlement.batch import Settlement
+from billing.settlement.posting import post
+from billing.settlement.repository import insert_events
 from tests.billing.conftest import CHARGE, TEN, assert_charged
+
+LOCK = text("SELECT 1 FROM balance WHERE tenant_id = :tenant FOR UPDATE")
 
 
 async def test_a_deadlock_costs_a_retry_and_no_increment(house: Any):
@@ -21,14 +25,13 @@ async def test_a_deadlock_costs_a_retry_and_no_increment(house: Any):
         await tenant.topped_up("10")
     settlement = Settlement(house.database, flush_interval_ms=1)
     await settlement.start()
-    lock = text("SELECT 1 FROM balance WHERE tenant_id = :tenant FOR UPDATE")
     try:
         async with house.database.transaction(OWNER) as blocker:
             await blocker.execute(text("SET LOCAL deadlock_timeout = '1min'"))  # so that it is not the victim
-            await blocker.execute(lock, {"tenant": tenants[1].tenant_id})
+            await blocker.execute(LOCK, {"tenant": tenants[1].tenant_id})
             settling = asyncio.gather(*(settlement.settle(one.event()) for one in tenants))
             await until_waiting(house.database)
-            await blocker.execute(lock, {"tenant": tenants[0].tenant_id})
+            await blocker.execute(LOCK, {"tenant": tenants[0].tenant_id})
         balances = await settling
     finally:
         await settlement.close()
@@ -38,15 +41,49 @@ async def test_a_deadlock_costs_a_retry_and_no_increment(house: Any):
         await assert_charged(tenant, 1)
 
 
-async def until_waiting(database: Database) -> None:
-    """Until a transaction waits for a lock."""
-    query = """SELECT 1 FROM pg_stat_activity
+async def until_waiting(database: Database, transactions: int = 1) -> None:
+    """Until so many transactions wait for a lock."""
+    query = """SELECT count(*) FROM pg_stat_activity
         WHERE wait_event_type = 'Lock' AND datname = current_database()"""
     async with asyncio.timeout(10):
         while True:
             async with database.transaction(OWNER) as connection:
-                if (await connection.execute(text(query))).first() is not None:
+                if (await connection.execute(text(query))).scalar_one() >= transactions:
                     return
+
+
+async def test_flushers_with_the_same_requests_in_other_orders_wait_and_never_deadlock(house: Any):
+    events = [house.event(number) for number in range(3)]
+    posting: list[asyncio.Task[Any]] = []
+
+    async def block_and_fail() -> None:
+        async with house.database.transaction(OWNER) as blocker:
+            await insert_events(blocker, events[1:2])
+            posting.extend(asyncio.create_task(post(house.database, o)) for o in (events, events[::-1]))
+            await until_waiting(house.database, 2)
+            raise KeyError
+
+    with pytest.raises(KeyError):  # so that both find it free again
+        await block_and_fail()
+    await asyncio.gather(*posting)
+    await assert_charged(house, 3, credit=0)
+
+
+async def test_flushers_with_the_same_tenants_in_other_orders_wait_and_never_deadlock(house: Any):
+    tenants = [house, await house.other_tenant(), await house.other_tenant()]
+    tenants.sort(key=lambda one: str(one.tenant_id))
+    for tenant in tenants:
+        await tenant.topped_up("10")
+    orders = [
+        [tenant.event(number) for tenant in order] for number, order in enumerate((tenants, tenants[::-1]))
+    ]
+    async with house.database.transaction(OWNER) as blocker:
+        await blocker.execute(LOCK, {"tenant": tenants[1].tenant_id})
+        posting = [asyncio.create_task(post(house.database, events)) for events in orders]
+        await until_waiting(house.database, 2)
+    await asyncio.gather(*posting)
+    for tenant in tenants:
+        await assert_charged(tenant, 2)
 
 
 async def deadlocks(database: Database) -> int:
