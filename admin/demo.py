@@ -51,7 +51,7 @@ async def prepare(books: Books, settings: Settings, at: datetime) -> None:
     tenant = await _tenant(books.tenancy, at)
     grant = Grant(amount=CREDIT, kind="granted", reason="demo", actor=ACTOR, idempotency_key="demo-credit")
     await books.ledger.grant(tenant.id, grant, at)
-    issued = await books.tenancy.create_key(tenant.id, "demo", at)
+    issued = await books.tenancy.create_key(tenant.id, "demo", at, actor=ACTOR)
     _write(
         file,
         {
@@ -79,7 +79,7 @@ async def _tenant(tenancy: Tenancy, at: datetime) -> Tenant:
     try:
         return await tenancy.tenant(TENANT)
     except TenantMissing:
-        return await tenancy.create_tenant(TENANT, CURRENCY, at=at)
+        return await tenancy.create_tenant(TENANT, CURRENCY, at=at, actor=ACTOR)
 
 
 def _credentials(file: Path) -> dict[str, Any] | None:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -52,7 +53,8 @@ class Settings:
     ``model_dir`` is None for a stack without engine, ``store_dir`` for one without prefix store.
     ``worker_secret`` opens the workers' doors, ``deployment_public_key`` is raw Ed25519. ``first_token``: a
     prefill may draw the first token of an answer (`engine.shapes.shape.Shape`). ``valkey_lost`` and
-    ``gateway_replicas``: see `gateway.options.GatewayOptions`.
+    ``gateway_replicas``: see `gateway.options.GatewayOptions`. ``trusted_proxies``: CIDR blocks of proxies
+    before the API, whose ``X-Forwarded-For`` is believed.
     """
 
     data_dir: Path
@@ -71,6 +73,7 @@ class Settings:
     first_token: bool = True
     valkey_lost: Literal["refuse", "share"] = "refuse"
     gateway_replicas: int = 1
+    trusted_proxies: tuple[str, ...] = ()
 
     @property
     def base_url(self) -> str:
@@ -139,6 +142,22 @@ def valkey_lost() -> ValkeyLost:
             return ValkeyLost(policy, int(replicas))
         case written:
             raise SettingsInvalid(f"{PREFIX}VALKEY_LOST is {written!r}: write refuse or share")
+
+
+def trusted_proxies() -> tuple[str, ...]:
+    """Read ``KVITTO_TRUSTED_PROXIES``: addresses and CIDR blocks between commas, such as ``10.0.0.0/8``.
+
+    Raises:
+        SettingsInvalid: one of them is neither.
+    """
+    written = os.environ.get(PREFIX + "TRUSTED_PROXIES", "")
+    blocks = tuple(block.strip() for block in written.split(",") if block.strip())
+    for block in blocks:
+        try:
+            ip_network(block)
+        except ValueError as error:
+            raise SettingsInvalid(f"{PREFIX}TRUSTED_PROXIES: {error}") from None
+    return blocks
 
 
 def _bytes_max(name: str) -> int | None:

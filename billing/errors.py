@@ -14,9 +14,15 @@ BillingError
 ├── MovementConflict    an idempotency key already names another movement of money
 ├── TenantMissing       no tenant has this name or id
 ├── TenantExists        the name is taken
+├── TenancyInvalid      a tenant, project, key or user that means nothing
+├── ProjectMissing      no project has this name or id
+├── ProjectExists       the tenant has a project of this name
 ├── KeyMissing          no API key has this id
+├── UserMissing         no user has this id
+├── UserExists          the tenant has a user of this e-mail address
 ├── LimitInvalid        a limit or budget that means nothing
 ├── IntervalInvalid     a stretch of time or a zone that means nothing
+├── LimitMissing        no limit or budget has this id
 ├── BalanceExhausted    the tenant cannot cover the hold
 ├── RolesMissing        the database lacks the roles that transactions act as
 ├── StoreUnavailable    Postgres cannot be reached, or could not serve in time: trying again may help
@@ -176,6 +182,37 @@ class TenantExists(BillingError):
 
 
 @dataclass(eq=False)
+class TenancyInvalid(BillingError):
+    """A tenant, project, key or user that means nothing; ``field`` says which part of it."""
+
+    field: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.reason}"
+
+
+@dataclass(eq=False)
+class ProjectMissing(BillingError):
+    """No project of this tenant has this name or id."""
+
+    name_or_id: str
+
+    def __str__(self) -> str:
+        return f"no project {self.name_or_id!r}"
+
+
+@dataclass(eq=False)
+class ProjectExists(BillingError):
+    """The tenant has a project of this name."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"project {self.name!r} exists already"
+
+
+@dataclass(eq=False)
 class KeyMissing(BillingError):
     """No API key has this id."""
 
@@ -183,6 +220,26 @@ class KeyMissing(BillingError):
 
     def __str__(self) -> str:
         return f"no API key {self.key_id!r}"
+
+
+@dataclass(eq=False)
+class UserMissing(BillingError):
+    """No user has this id."""
+
+    user_id: str
+
+    def __str__(self) -> str:
+        return f"no user {self.user_id!r}"
+
+
+@dataclass(eq=False)
+class UserExists(BillingError):
+    """The tenant has a user of this e-mail address."""
+
+    email: str
+
+    def __str__(self) -> str:
+        return f"user {self.email!r} exists already"
 
 
 @dataclass(eq=False)
@@ -203,6 +260,16 @@ class IntervalInvalid(BillingError):
 
     def __str__(self) -> str:
         return f"no stretch of time: {self.reason}"
+
+
+@dataclass(eq=False)
+class LimitMissing(BillingError):
+    """No limit or budget has this id."""
+
+    limit_id: str
+
+    def __str__(self) -> str:
+        return f"no limit or budget {self.limit_id!r}"
 
 
 @dataclass(eq=False)

@@ -22,7 +22,7 @@ AGEING: Final = 0.3
 
 _OVERHEAD_MAX: Final = 0.2
 _STRETCH_MAX: Final = 1.5
-_STRETCH_ALONE_MAX: Final = 3.0
+_STRETCH_ALONE: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +48,16 @@ class Prompt:
 
 
 def stretched(step_s: float, fixed_s: float, *, decoding: bool) -> float:
-    """Seconds for a step that should take ``step_s``: more, where its chunk would be dear.
+    """Seconds for a step that should take ``step_s``: more, where that is dear or hurts nobody.
 
-    ``fixed_s``, what a step costs before it computes a chunk, is to be a fifth of it at most: a slow machine
-    would spend half of its time on it, and what comes late makes everybody wait. Up to half as long again
-    while others are ``decoding``; up to three times as long while nobody waits between two tokens.
+    While others are decoding, up to half as long again, until ``fixed_s``, what a step costs before it
+    computes a chunk, is a fifth of it: a slow machine would spend half of its time on that, and what comes
+    late makes everybody wait. While nobody waits between two tokens, five times as long: chunks compute
+    faster the larger they are, and whoever comes then waits for one step at most.
     """
-    stretch = _STRETCH_MAX if decoding else _STRETCH_ALONE_MAX
-    return max(step_s, min(fixed_s / _OVERHEAD_MAX, step_s * stretch))
+    if not decoding:
+        return step_s * _STRETCH_ALONE
+    return max(step_s, min(fixed_s / _OVERHEAD_MAX, step_s * _STRETCH_MAX))
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass, field
 
 from litestar import Litestar, Response
-from litestar.exceptions import HTTPException
+from litestar.exceptions import HTTPException, ValidationException
 from litestar.types import Message, Scope
 
 from billing.db.transaction import Database
@@ -14,13 +14,16 @@ from billing.ledger.service import Ledger
 from billing.pricing.service import Prices
 from billing.reports.service import Reports
 from billing.settlement.batch import Settlement
+from billing.tenancy.projects.service import Projects
+from billing.tenancy.rules.service import Rules
 from billing.tenancy.service import Tenancy
+from billing.tenancy.users.service import Users
 from engine.api import Engine
 from gateway.admission.admit import Admission
 from gateway.admission.leases import Leases
 from gateway.admission.rebuild import Projections
 from gateway.admission.share import AdmissionByShare
-from gateway.desk import AnyRequest, Desk
+from gateway.desk import AnyRequest, Desk, Organization
 from gateway.errors import Answer, answer_of
 from gateway.instant import ValkeyClock
 from gateway.kept import Kept
@@ -29,7 +32,7 @@ from gateway.options import GatewayOptions
 from gateway.pump import PumpLimits, Pumps
 from gateway.refusal import BodyTooLarge
 from gateway.retries import Retries
-from gateway.routes import balance, chat, health, models
+from gateway.routes import balance, chat, description, health, management, models
 from gateway.settle import Books, Settler
 from gateway.snapshot import KeySnapshot, PriceSnapshot
 from gateway.telemetry import EngineCollector, Telemetry, log
@@ -58,7 +61,7 @@ class Parts:
 
 
 def build(parts: Parts) -> Litestar:
-    """Make the application of one process. It has no documentation pages and accepts no cookies."""
+    """Make the application of one process. It describes its management and accepts no cookies."""
     options = parts.options
     telemetry = Telemetry()
     clock = ValkeyClock(parts.valkey)
@@ -85,6 +88,13 @@ def build(parts: Parts) -> Litestar:
         pumps=pumps,
         retries=Retries(pumps, settler, kept, telemetry, options),
         telemetry=telemetry,
+        organization=Organization(
+            tenancy=parts.tenancy,
+            projects=Projects(parts.database),
+            users=Users(parts.database),
+            rules=Rules(parts.database),
+            clock=clock,
+        ),
     )
     app = Litestar(
         [
@@ -95,12 +105,14 @@ def build(parts: Parts) -> Litestar:
             health.live,
             health.ready,
             health.metrics,
+            management.router(),
+            description.describe,
         ],
         lifespan=[_lifespan(parts, desk, leases)],
         exception_handlers={HTTPException: _refuse, Exception: _refuse},
         before_send=[_mark],
         request_max_body_size=options.body_bytes_max,
-        openapi_config=None,
+        openapi_config=None,  # `gateway.routes.description` says what there is
         logging_config=None,  # the process's main owns logging
     )
     app.state.desk = desk
@@ -165,6 +177,11 @@ def _framework_answer(request: AnyRequest, error: HTTPException) -> Answer:
         return Answer(405, "invalid_request_error", message, "method_not_allowed")
     if status >= 500:
         return answer_of(error)
+    if isinstance(error, ValidationException) and isinstance(error.extra, list) and error.extra:
+        fault: dict[str, str] = error.extra[0]
+        param = fault.get("key")
+        where = None if param == "data" else param  # the body as a whole
+        return Answer(400, "invalid_request_error", fault["message"], "invalid_parameter", where)
     return Answer(status, "invalid_request_error", error.detail, "invalid_request")
 
 

@@ -6,9 +6,15 @@ from litestar import Request
 from litestar.datastructures import State
 
 from billing.ledger.service import Ledger
-from billing.tenancy.api_key import KeyGrant
+from billing.tenancy.api_key import KeyGrant, Scope
+from billing.tenancy.projects.service import Projects
+from billing.tenancy.rules.service import Rules
+from billing.tenancy.service import Tenancy
+from billing.tenancy.users.service import Users
+from gateway.instant import ValkeyClock
 from gateway.models import Catalog
 from gateway.options import GatewayOptions
+from gateway.permission import client_address, require
 from gateway.pump import Pumps
 from gateway.retries import Retries
 from gateway.snapshot import KeySnapshot, PriceSnapshot
@@ -16,6 +22,17 @@ from gateway.telemetry import Telemetry
 from gateway.valkey import Valkey
 
 AnyRequest = Request[None, None, State]
+
+
+@dataclass(frozen=True, slots=True)
+class Organization:
+    """The services that management keys reach, and the clock of what they change."""
+
+    tenancy: Tenancy
+    projects: Projects
+    users: Users
+    rules: Rules
+    clock: ValkeyClock
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +48,7 @@ class Desk:
     pumps: Pumps
     retries: Retries
     telemetry: Telemetry
+    organization: Organization
 
 
 def desk_of(request: AnyRequest) -> Desk:
@@ -40,6 +58,17 @@ def desk_of(request: AnyRequest) -> Desk:
     return desk
 
 
-async def caller(request: AnyRequest) -> KeyGrant:
-    """Find whose request this is; raises as `KeySnapshot.grant`."""
-    return await desk_of(request).keys.grant(request.headers.get("authorization"))
+async def caller(request: AnyRequest, scope: Scope | None = None) -> KeyGrant:
+    """Find whose request this is, and that its key has the scope.
+
+    Raises as `KeySnapshot.grant` and `require` do.
+    """
+    desk = desk_of(request)
+    peer = None if request.client is None else request.client.host
+    # All lines of the header: a proxy may add its own below the client's.
+    forwarded = ",".join(request.headers.getall("x-forwarded-for", ()))
+    client = client_address(peer, forwarded, desk.options.trusted_proxies)
+    grant = await desk.keys.grant(request.headers.get("authorization"), client)
+    if scope is not None:
+        require(grant, scope)
+    return grant

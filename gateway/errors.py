@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from billing import errors as billing
+from billing.tenancy.keys import masked
 from engine import api as engine
 from gateway import refusal
 from recipe import errors as recipe
@@ -31,8 +32,8 @@ class Answer:
 
     @property
     def body(self) -> bytes:
-        """The JSON body, also framed as an event after a stream has begun."""
-        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        """The JSON body, also framed as an event after a stream has begun. Messages quote what was sent."""
+        error = {"message": masked(self.message), "type": self.type, "param": self.param, "code": self.code}
         return msgspec.json.encode({"error": error})
 
 
@@ -119,6 +120,7 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
         413, f"the request body is longer than {e.bytes_max} bytes", None, "body_too_large"
     ),
     refusal.KeyRefused: _no_key,
+    refusal.NotPermitted: lambda e: Answer(403, "permission_error", e.reason, "not_permitted", e.param),
     refusal.ModelUnknown: _no_model,
     billing.MovementConflict: lambda e: _idempotency("idempotency_key_reused", str(e)),
     billing.PriceMissing: _no_price,
@@ -134,6 +136,16 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
         "idempotency_key_in_use", "another request has answered this idempotency key; this one costs nothing"
     ),
     billing.TierMissing: _no_tier,
+    # what a tenant's management names or wants
+    billing.ProjectMissing: lambda e: _invalid(404, str(e), None, "not_found"),
+    billing.KeyMissing: lambda e: _invalid(404, str(e), None, "not_found"),
+    billing.UserMissing: lambda e: _invalid(404, str(e), None, "not_found"),
+    billing.LimitMissing: lambda e: _invalid(404, str(e), None, "not_found"),
+    billing.ProjectExists: lambda e: _invalid(409, str(e), "name", "already_exists"),
+    billing.UserExists: lambda e: _invalid(409, str(e), "email", "already_exists"),
+    billing.TenancyInvalid: lambda e: _invalid(422, str(e), e.field, "invalid_parameter"),
+    billing.LimitInvalid: lambda e: _invalid(422, str(e), None, "invalid_parameter"),
+    billing.AmountInvalid: lambda e: _invalid(422, str(e), "amount", "invalid_parameter"),
     # what it cannot pay for
     refusal.BalanceInsufficient: lambda _: _payment(
         "insufficient_balance",
@@ -177,13 +189,10 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     billing.PriceConflict: _internal,
     billing.PlanMissing: _internal,
     billing.PlanConflict: _internal,
-    billing.AmountInvalid: _internal,
     billing.ReasonMissing: _internal,
     billing.AmountExceeds: _internal,
     billing.TenantMissing: _internal,
     billing.TenantExists: _internal,
-    billing.KeyMissing: _internal,
-    billing.LimitInvalid: _internal,
     billing.IntervalInvalid: _internal,
     billing.RolesMissing: _internal,
     billing.StoreRefused: _internal,

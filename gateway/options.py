@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from billing.tenancy.api_key import Network
+
 
 @dataclass(frozen=True, slots=True)
 class GatewayOptions:
@@ -24,6 +26,7 @@ class GatewayOptions:
             without any hold (`gateway.admission.share` says what that risks).
         replicas: how many gateway processes share the limits then.
         answer_bytes_max: longer answers are not kept for a client that asks again.
+        trusted_proxies: networks of proxies whose ``X-Forwarded-For`` names the client; no others' is read.
         retry_after_s: what a 503 or a held balance tells the client to wait, at most 60.
     """
 
@@ -42,6 +45,7 @@ class GatewayOptions:
     replicas: int = 1
     answer_bytes_max: int = 2**20
     retry_after_s: int = 5
+    trusted_proxies: tuple[Network, ...] = ()
 
     def __post_init__(self) -> None:
         assert self.lease_renew_interval_s < self.lease_s

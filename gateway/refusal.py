@@ -1,7 +1,8 @@
 """Everything the gateway itself refuses or misses, as a tree. `gateway.errors` gives each leaf its status.
 
 GatewayError
-├── KeyRefused          no key, a truncated, unknown or revoked one
+├── KeyRefused          no key, a truncated, unknown, revoked or lapsed one
+├── NotPermitted        this key may not do this
 ├── ModelUnknown        no such public model here
 ├── BodyTooLarge        the body passes the size limit
 ├── BalanceInsufficient the balance does not cover the hold
@@ -35,11 +36,20 @@ class GatewayError(Exception):
 
 
 class KeyRefused(GatewayError):
-    """The bearer key is missing, malformed, unknown or revoked. The key itself is never part of it."""
+    """The bearer key is missing, malformed, unknown, revoked or lapsed. It is never itself part of this."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class NotPermitted(GatewayError):
+    """The key is good, and may not do this: its scopes, its models or its networks say so."""
+
+    def __init__(self, reason: str, param: str | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.param = param
 
 
 class ModelUnknown(GatewayError):

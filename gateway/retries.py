@@ -103,7 +103,7 @@ class Retries:
             name = self.kept.vault.digest(b"key", key_id.encode(), key.encode())
         else:
             name = self.kept.vault.digest(b"request", key_id.encode(), sent.user_id.encode(), body)
-        again = count is not None and count.isdecimal() and int(count) > 0
+        again = count is not None and count.isdecimal() and count.strip("0") != ""
         return Ask(sent.grant.tenant_id, name, body, keyed=key is not None, again=again)
 
     async def begin(self, order: Order, ask: Ask | None) -> Pump | Replay:
@@ -215,7 +215,6 @@ class Answering:
         self._retries = retries
         self._ask = ask
         self._owner = owner
-        retries.answering.add(self)
 
     async def renew(self) -> None:
         """Extend the claim; raises ValkeyUnavailable."""
@@ -223,6 +222,7 @@ class Answering:
 
     async def admitted(self, hold: Hold) -> None:
         """See `Keeper`."""
+        self._retries.answering.add(self)
         await self._told(self._retries.kept.admitted(self._ask, self._owner, hold.request_id))
 
     async def ended(self, end: End) -> None:

@@ -1,4 +1,4 @@
-"""What the gateway knows without asking each time: keys (2 s old at most, revocation pushed) and prices."""
+"""What the gateway knows without asking each time: keys (2 s old at most, changes pushed) and prices."""
 
 import asyncio
 from collections import OrderedDict
@@ -12,22 +12,26 @@ from billing.pricing.service import Prices
 from billing.tenancy.api_key import KeyGrant
 from billing.tenancy.keys import checksum_ok
 from billing.tenancy.service import Tenancy
-from gateway.refusal import KeyRefused, ValkeyUnavailable
+from gateway.permission import from_allowed_network
+from gateway.refusal import KeyRefused, NotPermitted, ValkeyUnavailable
 from gateway.tasks import stop
 from gateway.telemetry import log
 from gateway.valkey import Valkey
 
-REVOKED_CHANNEL: Final = "kv:revoked"
+CHANGED_CHANNEL: Final = "kv:changed"
 RESUBSCRIBE_PAUSE_S: Final = 0.5
 
 
-async def announce_revoked(valkey: Valkey, key_id: str) -> None:
-    """Tell every gateway to forget this key's grants now; those that miss it do within their age bound.
+async def announce_change(valkey: Valkey, owner_id: str) -> None:
+    """Tell every gateway to forget the grants of a key, a project or a tenant now.
+
+    For whatever a grant carries: revocation, rotation, terms, limits, budgets. Gateways that miss it forget
+    within their age bound.
 
     Raises:
         ValkeyUnavailable: not told; the age bound alone holds.
     """
-    await valkey.publish(REVOKED_CHANNEL, key_id)
+    await valkey.publish(CHANGED_CHANNEL, owner_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,81 +49,89 @@ class KeySnapshot:
         self._age_max_s = age_max_s
         self._keys_max = keys_max
         self._known: OrderedDict[bytes, _Known] = OrderedDict()
-        self._asked: dict[bytes, asyncio.Task[KeyGrant | None]] = {}
+        self._asked: dict[bytes, asyncio.Task[_Known]] = {}
         self._listener: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to listen for revocations."""
-        self._listener = asyncio.create_task(self._listen_forever(), name="revocations")
+        """Begin to listen for changes."""
+        self._listener = asyncio.create_task(self._listen_forever(), name="key changes")
 
     async def close(self) -> None:
         """Stop listening."""
         await stop(self._listener)
         await asyncio.gather(*self._asked.values(), return_exceptions=True)
 
-    async def grant(self, authorization: str | None) -> KeyGrant:
+    async def grant(self, authorization: str | None, client: str | None = None) -> KeyGrant:
         """Find whose request this is.
 
         Args:
             authorization: the HTTP header, ``Bearer kv_live_…``.
+            client: address that the request comes from, as far as we know it.
 
         Raises:
-            KeyRefused: missing, malformed, unknown or revoked.
+            KeyRefused: missing, malformed, unknown, revoked or lapsed.
+            NotPermitted: the key may not be used from this address.
             StoreUnavailable: the key is not known here and Postgres cannot be asked.
         """
         secret = _bearer(authorization)
         if not checksum_ok(secret):
             raise KeyRefused("this is not a complete API key: its checksum does not match")
-        grant = await self._find(self._tenancy.digest(secret))
+        known = await self._find(self._tenancy.digest(secret))
+        grant = known.grant
         if grant is None:
             raise KeyRefused("this API key is not known")
         if grant.revoked_at is not None:
             raise KeyRefused("this API key has been revoked")
+        if grant.lapses_in is not None and grant.lapses_in.total_seconds() <= _now_s() - known.asked_at_s:
+            raise KeyRefused("this API key has expired, or another has taken its place")
+        if not from_allowed_network(grant, client):
+            raise NotPermitted("this API key may not be used from this address")
         return grant
 
-    def forget(self, key_id: str) -> None:
-        """Drop what is known of a key, answers under way included."""
+    def forget(self, owner_id: str) -> None:
+        """Drop what is known of a key, or of a project's or tenant's keys, answers under way included."""
         for digest, known in list(self._known.items()):
-            if known.grant is not None and known.grant.key_id == key_id:
+            grant = known.grant
+            if grant is not None and owner_id in (grant.key_id, grant.project_id, grant.tenant_id):
                 del self._known[digest]
         self._asked.clear()
 
-    async def _find(self, digest: bytes) -> KeyGrant | None:
+    async def _find(self, digest: bytes) -> _Known:
         known = self._known.get(digest)
         if known is not None and _now_s() - known.asked_at_s < self._age_max_s:
             self._known.move_to_end(digest)
-            return known.grant
+            return known
         asked = self._asked.get(digest)
         if asked is None:
             asked = asyncio.create_task(self._ask(digest))
             self._asked[digest] = asked
         return await asyncio.shield(asked)
 
-    async def _ask(self, digest: bytes) -> KeyGrant | None:
+    async def _ask(self, digest: bytes) -> _Known:
         asked_at_s = _now_s()
         try:
-            grant = await self._tenancy.find_key(digest)
+            known = _Known(await self._tenancy.find_key(digest), asked_at_s)
         finally:
             current = self._asked.get(digest) is asyncio.current_task()
             if current:
                 del self._asked[digest]
-        if current:  # no revocation came in between
-            self._known[digest] = _Known(grant, asked_at_s)
+        if current:  # no change came in between
+            self._known[digest] = known
             self._known.move_to_end(digest)
             if len(self._known) > self._keys_max:
                 self._known.popitem(last=False)
-        return grant
+        return known
 
     async def _listen_forever(self) -> None:
         while True:
             try:
-                async for key_id in self._valkey.listen(REVOKED_CHANNEL):
-                    if key_id:
-                        self.forget(key_id)
+                async for owner_id in self._valkey.listen(CHANGED_CHANNEL):
+                    if owner_id:
+                        self.forget(owner_id)
                     else:
                         self._known.clear()  # messages may have been missed before this subscription
             except ValkeyUnavailable as error:
-                log.warning("revocations_not_heard", reason=str(error))
+                log.warning("key_changes_not_heard", reason=str(error))
             await asyncio.sleep(RESUBSCRIBE_PAUSE_S)
 
 

@@ -8,9 +8,21 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
+from structlog.typing import EventDict
+
+from billing.tenancy.keys import masked
 
 if TYPE_CHECKING:  # commands that log import no engine
     from engine.api import Engine
+
+_render: Final = structlog.processors.JSONRenderer()
+
+
+def _rendered(logger: Any, method: str, event: EventDict) -> str:
+    """As JSON, without keys: paths and exceptions quote what was sent."""
+    line = _render(logger, method, event)
+    return masked(line if isinstance(line, str) else line.decode())
+
 
 # A JSON object a line, into the standard logger "gateway". Tracebacks have no locals: those hold prompts.
 log: Final[Any] = structlog.wrap_logger(
@@ -20,7 +32,7 @@ log: Final[Any] = structlog.wrap_logger(
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
-        structlog.processors.JSONRenderer(),
+        _rendered,
     ],
     wrapper_class=structlog.stdlib.BoundLogger,
 )

@@ -8,7 +8,7 @@ from migrations.protection import unforced
 TABLE = "usage_event_by_month"
 INDEXES = {
     "rated_at_request_id": "(rated_at, request_id)",
-    "recorded_at": "USING brin (recorded_at)",
+    "recorded_at": "USING brin (recorded_at) WITH (autosummarize = on)",
     "tenant_id_rated_at_request_id": "(tenant_id, rated_at, request_id)",
 }
 CHUNK = 50_000  # rows of a statement: far below its time limit

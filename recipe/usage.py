@@ -76,7 +76,7 @@ def chat_usage(usage: Usage) -> dict[str, Any]:
 
 
 def read_usage(document: Mapping[str, Any]) -> Buckets:
-    """Buckets of a usage object in OpenAI's, DeepSeek's or Anthropic's fields.
+    """Buckets of a usage object in OpenAI's (chat or Responses), DeepSeek's or Anthropic's fields.
 
     ``owed`` cannot be told apart on the wire and comes back as ``hit``.
 
@@ -85,43 +85,59 @@ def read_usage(document: Mapping[str, Any]) -> Buckets:
             spellings of the same count must agree; they are never added.
     """
     if "prompt_tokens" in document:
-        return _inclusive(document)
-    if "input_tokens" in document:
+        return _inclusive(document, "prompt", "completion")
+    if "input_tokens" not in document:
+        raise UsageMalformed("neither prompt_tokens nor input_tokens is there")
+    responses = document.keys() & {"input_tokens_details", "output_tokens_details", "total_tokens"}
+    if not responses:
         return _disjoint(document)
-    raise UsageMalformed("neither prompt_tokens nor input_tokens is there")
+    if any(name.startswith("cache_") for name in document):
+        raise UsageMalformed(f"{min(responses)} beside Anthropic's counts of the cache")
+    return _inclusive(document, "input", "output")
 
 
-def _inclusive(document: Mapping[str, Any]) -> Buckets:
-    """OpenAI and DeepSeek: cached tokens are a part of the prompt's."""
-    prompt, output = _count(document, "prompt_tokens"), _count(document, "completion_tokens")
+def _inclusive(document: Mapping[str, Any], given: str, made: str) -> Buckets:
+    """OpenAI and DeepSeek: cached and written tokens are a part of the prompt's."""
+    prompt, output = _count(document, f"{given}_tokens"), _count(document, f"{made}_tokens")
     if "total_tokens" in document and _count(document, "total_tokens") != prompt + output:
         raise UsageMalformed("total_tokens is not the sum of prompt and completion")
-    spellings = {
-        *_optional(document, "prompt_cache_hit_tokens"),
-        *_optional(document.get("prompt_tokens_details"), "cached_tokens"),
-    }
-    if len(spellings) > 1:
-        raise UsageMalformed(f"two counts of cached tokens: {sorted(spellings)}")
-    hit = spellings.pop() if spellings else 0
-    if hit > prompt:
-        raise UsageMalformed(f"{hit} cached tokens of {prompt} prompt tokens")
+    details = document.get(f"{given}_tokens_details")
+    hit = _agreed(
+        "cached tokens",
+        (*_optional(document, "prompt_cache_hit_tokens"), *_optional(details, "cached_tokens")),
+    )
+    write = sum(_optional(details, "cache_write_tokens"))
+    if hit + write > prompt:
+        raise UsageMalformed(f"{hit} cached and {write} written tokens of {prompt} prompt tokens")
     for miss in _optional(document, "prompt_cache_miss_tokens"):
         if hit + miss != prompt:
             raise UsageMalformed(f"hit {hit} and miss {miss} are not the prompt's {prompt}")
-    reasoning = _optional(document.get("completion_tokens_details"), "reasoning_tokens")
-    return Buckets(hit=hit, miss=prompt - hit, output=output, reasoning=reasoning[0] if reasoning else 0)
+    reasoning = sum(_optional(document.get(f"{made}_tokens_details"), "reasoning_tokens"))
+    return Buckets(hit=hit, miss=prompt - hit - write, output=output, write=write, reasoning=reasoning)
 
 
 def _disjoint(document: Mapping[str, Any]) -> Buckets:
     """Anthropic: input, cache reads and cache writes stand beside each other."""
-    if "input_tokens_details" in document:
-        raise UsageMalformed("input_tokens_details: usage of the Responses protocol is not read")
+    by_age = document.get("cache_creation")
+    lasting = [
+        tokens
+        for age in ("ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens")
+        for tokens in _optional(by_age, age)
+    ]
+    sums = (sum(lasting),) if lasting else ()
     return Buckets(
         hit=sum(_optional(document, "cache_read_input_tokens")),
-        write=sum(_optional(document, "cache_creation_input_tokens")),
+        write=_agreed("written tokens", (*_optional(document, "cache_creation_input_tokens"), *sums)),
         miss=_count(document, "input_tokens"),
         output=_count(document, "output_tokens"),
     )
+
+
+def _agreed(what: str, spellings: tuple[int, ...]) -> int:
+    """The one count that is spelt in several ways; 0 where it is in none."""
+    if len(set(spellings)) > 1:
+        raise UsageMalformed(f"two counts of {what}: {sorted(spellings)}")
+    return spellings[0] if spellings else 0
 
 
 def _count(document: Mapping[str, Any], name: str) -> int:

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import typer
 
-from admin.cli.options import INSTANT_HELP, DataDir, Json, directory, instant_of
+from admin.cli.options import ACTOR, DataDir, Json, directory, future_of
 
 if TYPE_CHECKING:
     from billing.ledger.balance import BalanceVersion
@@ -24,7 +24,6 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-ACTOR: Final = "command line"
 _UNTOLD: Final = (
     "it is in the ledger, but Valkey does not answer, so gateways do not know yet: "
     "repeat the command with --idempotency-key {key} to tell them; nothing is moved twice"
@@ -361,11 +360,4 @@ def _tell(
 
 
 def _expiry(text: str | None, now: datetime) -> datetime | None:
-    if text is None:
-        return None
-    expiry = instant_of(text, now)
-    if expiry <= now:
-        raise typer.BadParameter(
-            f"{text} has passed: write {INSTANT_HELP.rsplit(' or', 1)[0]}", param_hint="--expires"
-        )
-    return expiry
+    return None if text is None else future_of(text, now, "--expires")

@@ -16,18 +16,32 @@ class CommandFailed(Exception):
 def explain(error: Exception) -> str | None:
     """One line for an error of ours; None for one that nobody foresaw, whose traceback then helps best."""
     from admin.stack.errors import StackError
-    from billing.errors import BillingError, KeyMissing, PlanMissing, StoreUnavailable, TenantMissing
+    from billing.errors import (
+        BillingError,
+        KeyMissing,
+        LimitMissing,
+        PlanMissing,
+        ProjectMissing,
+        StoreUnavailable,
+        TenantMissing,
+        UserMissing,
+    )
     from gateway.refusal import ValkeyUnavailable
 
     if not isinstance(error, CommandFailed | StackError | BillingError | ValkeyUnavailable):
         return None
-    listed = {TenantMissing: "tenant list", KeyMissing: "key list", PlanMissing: "price plan list"}
+    advice: dict[type[Exception], str] = {
+        TenantMissing: "`kvitto tenant list` shows all of them",
+        ProjectMissing: "`kvitto project list` shows all of them",
+        KeyMissing: "`kvitto key list` shows all of them",
+        PlanMissing: "`kvitto price plan list` shows all of them",
+        UserMissing: "`kvitto user list` shows all of them",
+        LimitMissing: "`kvitto limit list` and `kvitto budget list` show all of them",
+    }
     match error:
-        case TenantMissing() | KeyMissing() | PlanMissing():
-            return f"{error}: `kvitto {listed[type(error)]}` shows all of them"
         case StoreUnavailable():
             return f"the database does not answer: {UNREACHABLE}"
         case ValkeyUnavailable():
             return f"Valkey does not answer: {UNREACHABLE}"
         case _:
-            return str(error)
+            return f"{error}: {advice[type(error)]}" if type(error) in advice else str(error)

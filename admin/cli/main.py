@@ -11,7 +11,23 @@ from typing import Annotated
 
 import typer
 
-from admin.cli import admission, balance, chat, credit, key, price, stack, store, tenant, usage
+from admin.cli import (
+    admission,
+    audit,
+    balance,
+    budget,
+    chat,
+    credit,
+    key,
+    limit,
+    price,
+    project,
+    stack,
+    store,
+    tenant,
+    usage,
+    user,
+)
 from admin.cli.errors import explain
 from admin.cli.options import DATA_DIR_HELP, PANEL_BOOKS, PANEL_STACK, PANEL_TRY
 
@@ -59,10 +75,15 @@ app.command("usage", rich_help_panel=PANEL_TRY)(usage.usage)
 app.command("balance", rich_help_panel=PANEL_BOOKS)(balance.balance)
 app.add_typer(store.app, name="store", rich_help_panel=PANEL_STACK)
 app.add_typer(tenant.app, name="tenant", rich_help_panel=PANEL_BOOKS)
+app.add_typer(project.app, name="project", rich_help_panel=PANEL_BOOKS)
 app.add_typer(key.app, name="key", rich_help_panel=PANEL_BOOKS)
+app.add_typer(user.app, name="user", rich_help_panel=PANEL_BOOKS)
+app.add_typer(limit.app, name="limit", rich_help_panel=PANEL_BOOKS)
+app.add_typer(budget.app, name="budget", rich_help_panel=PANEL_BOOKS)
 app.add_typer(credit.app, name="credit", rich_help_panel=PANEL_BOOKS)
 app.add_typer(price.app, name="price", rich_help_panel=PANEL_BOOKS)
 app.add_typer(admission.app, name="admission", rich_help_panel=PANEL_BOOKS)
+app.add_typer(audit.app, name="audit", rich_help_panel=PANEL_BOOKS)
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
+ACTOR: Final = "command line"  # who does it, for the books and the audit
 DATA_DIR_DEFAULT: Final = Path(".kvitto")
 DATA_DIR_HELP: Final = (
     "Where the state of the stack lives. [dim]\\[default: .kvitto, or $KVITTO_DATA_DIR][/dim]"
@@ -46,6 +47,24 @@ def directory(chosen: Path | None) -> Path:
     return chosen
 
 
+def future_of(text: str, now: datetime, option: str) -> datetime:
+    """Read an instant that is still to come, as `instant_of` does; `option` is named when it has passed."""
+    instant = instant_of(text, now)
+    if instant <= now:
+        raise typer.BadParameter(
+            f"{text} has passed: write {INSTANT_HELP.rsplit(' or', 1)[0]}", param_hint=option
+        )
+    return instant
+
+
+def duration_of(text: str) -> timedelta:
+    """Read a duration such as `90s`, `24h` or `7d`; typer.BadParameter for anything else."""
+    match = _AGE.fullmatch(text)
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is no duration: write 90s, 24h or 7d")
+    return timedelta(seconds=int(match["count"]) * _UNIT_S[match["unit"]])
+
+
 def instant_of(text: str, now: datetime, zone: tzinfo = UTC) -> datetime:
     """Read an instant as people write it.
 
@@ -63,9 +82,8 @@ def instant_of(text: str, now: datetime, zone: tzinfo = UTC) -> datetime:
     """
     if text == "now":
         return now
-    age = _AGE.fullmatch(text)
-    if age:
-        return now - timedelta(seconds=int(age["count"]) * _UNIT_S[age["unit"]])
+    if _AGE.fullmatch(text):
+        return now - duration_of(text)
     try:
         instant = datetime.fromisoformat(text)
     except ValueError:

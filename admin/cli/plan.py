@@ -1,10 +1,10 @@
 """`kvitto price plan`: named lists of prices, and which tenants are on them."""
 
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from admin.cli.options import INSTANT_HELP, DataDir, Json, directory, instant_of
+from admin.cli.options import ACTOR, INSTANT_HELP, DataDir, Json, directory, instant_of
 
 if TYPE_CHECKING:
     from admin.cli.output import Row
@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Put tenants on plans: rows of the price book with `plan = NAME` are theirs.", no_args_is_help=True
 )
-
-ACTOR: Final = "command line"
 
 
 @app.command("create")

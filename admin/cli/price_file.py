@@ -1,21 +1,19 @@
 """`kvitto price lint`, `diff`, `publish` and `export`: price books as files."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from admin.cli.book import BookFile, book_of, published, text_of
-from admin.cli.options import DataDir, Json, directory
+from admin.cli.options import ACTOR, DataDir, Json, directory
 
 if TYPE_CHECKING:
     from admin.cli.output import Row
     from billing.pricing.publication import Difference
 
-ACTOR: Final = "command line"
 
-
-def lint(file: BookFile) -> None:
+def lint(file: BookFile, _data_dir: DataDir = None) -> None:
     """Check a price book, all of it: each fault with its line, and exit status 1 if there is one.
 
     Example: kvitto price lint prices.toml

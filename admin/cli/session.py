@@ -2,18 +2,24 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from admin.settings import Settings
 from admin.stack.supervisor import connect
+from billing.audit.service import Audit
 from billing.db.transaction import Database
 from billing.ledger.service import Ledger
 from billing.pricing.service import Prices
 from billing.reports.service import Reports
+from billing.tenancy.projects.service import Projects
+from billing.tenancy.rules.service import Rules
 from billing.tenancy.service import Tenancy
+from billing.tenancy.users.service import Users
+from gateway.refusal import ValkeyUnavailable
+from gateway.snapshot import announce_change
 from gateway.valkey import Valkey
 
 Result = TypeVar("Result")
@@ -24,6 +30,10 @@ class Books:
     """The services of one running stack."""
 
     tenancy: Tenancy
+    projects: Projects
+    users: Users
+    rules: Rules
+    audit: Audit
     prices: Prices
     ledger: Ledger
     reports: Reports
@@ -38,6 +48,10 @@ async def books(data_dir: Path) -> AsyncIterator[Books]:
     try:
         yield Books(
             tenancy=Tenancy(database, settings.key_pepper),
+            projects=Projects(database),
+            users=Users(database),
+            rules=Rules(database),
+            audit=Audit(database),
             prices=Prices(database),
             ledger=Ledger(database),
             reports=Reports(database),
@@ -55,6 +69,13 @@ async def valkey(settings: Settings) -> AsyncIterator[Valkey]:
         yield client
     finally:
         await client.close()
+
+
+async def tell_gateways(settings: Settings, owner_id: str) -> None:
+    """Say that a key, project or tenant has changed. Gateways that are not told ask within two seconds."""
+    async with valkey(settings) as client:
+        with suppress(ValkeyUnavailable):
+            await announce_change(client, owner_id)
 
 
 def run(work: Coroutine[object, object, Result]) -> Result:

@@ -1,16 +1,28 @@
 """`kvitto tenant`: who is billed."""
 
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from admin.cli.options import DataDir, Json, directory
+from admin.cli.options import ACTOR, DataDir, Json, directory
+from billing.tenancy.tenant import BillingMode
+
+if TYPE_CHECKING:
+    from billing.tenancy.tenant import Tenant
 
 CURRENCY_LETTERS: Final = 3
 
 app = typer.Typer(
-    help="Create and list tenants: who is billed, each in one currency for good.", no_args_is_help=True
+    help="Create, list and change tenants: who is billed, each in one currency for good.",
+    no_args_is_help=True,
 )
+
+Mode = Annotated[
+    BillingMode,
+    typer.Option(help="Postpaid: it may owe what `kvitto credit terms` allows."),
+]
+Zone = Annotated[str, typer.Option(metavar="ZONE", help="Where its days begin, such as Europe/Stockholm.")]
+TenantName = Annotated[str, typer.Argument(metavar="TENANT", help="Name or id of the tenant.")]
 
 
 def _currency(code: str) -> str:
@@ -25,10 +37,12 @@ def create(
     currency: Annotated[
         str, typer.Option(metavar="CODE", help="ISO 4217; it cannot be changed later.", callback=_currency)
     ] = "USD",
+    billing_mode: Mode = "prepaid",
+    time_zone: Zone = "UTC",
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Create a tenant. It has no credit and no key yet.
+    """Create a tenant with its project `default`. It has no credit and no key yet.
 
     Example: kvitto tenant create acme && kvitto credit grant acme 25 && kvitto key create acme
     """
@@ -38,8 +52,15 @@ def create(
 
     async def work() -> dict[str, object]:
         async with session.books(directory(data_dir)) as books:
-            made = await books.tenancy.create_tenant(name, currency, at=clock.now())
-        return {"id": made.id, "name": made.name, "currency": made.currency, "created_at": made.created_at}
+            made = await books.tenancy.create_tenant(
+                name,
+                currency,
+                at=clock.now(),
+                billing_mode=billing_mode,
+                tz=time_zone,
+                actor=ACTOR,
+            )
+        return _row(made)
 
     row = session.run(work())
     if as_json:
@@ -65,13 +86,10 @@ def list_(data_dir: DataDir = None, as_json: Json = False) -> None:
                 balance = await books.ledger.balance(tenant.id)
                 rows.append(
                     {
-                        "id": tenant.id,
-                        "name": tenant.name,
-                        "currency": tenant.currency,
+                        **_row(tenant),
                         "balance": decimal_of(balance.spendable),
                         "granted": decimal_of(balance.granted),
                         "topped_up": decimal_of(balance.topped_up),
-                        "created_at": tenant.created_at,
                     }
                 )
         return rows
@@ -85,3 +103,72 @@ def list_(data_dir: DataDir = None, as_json: Json = False) -> None:
     )
     empty = "No tenants yet: `kvitto tenant create NAME`."
     print_rows(session.run(work()), columns, as_json=as_json, empty=empty)
+
+
+@app.command("show")
+def show(tenant: TenantName, data_dir: DataDir = None, as_json: Json = False) -> None:
+    """Show how a tenant is billed, and how much it has: projects, keys, users, limits, budgets.
+
+    Example: kvitto tenant show acme
+    """
+    from admin.cli import session
+    from admin.cli.output import print_json, print_pairs
+
+    async def work() -> dict[str, object]:
+        async with session.books(directory(data_dir)) as books:
+            found = await books.tenancy.tenant(tenant)
+            keys = await books.tenancy.keys(found.id)
+            return {
+                **_row(found),
+                "projects": len(await books.projects.projects(found.id)),
+                "keys_in_use": sum(key.revoked_at is None for key in keys),
+                "users": len(await books.users.users(found.id)),
+                "limits": len(await books.rules.limits(found.id)),
+                "budgets": len(await books.rules.budgets(found.id)),
+            }
+
+    row = session.run(work())
+    if as_json:
+        print_json(row)
+    else:
+        print_pairs([(name.replace("_", " "), value) for name, value in row.items()])
+
+
+@app.command("set")
+def set_(
+    tenant: TenantName,
+    time_zone: Zone,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Change where the days of a tenant's budgets begin. How it pays is changed by `kvitto credit terms`.
+
+    Example: kvitto tenant set acme --time-zone Asia/Kolkata
+    """
+    from admin import clock
+    from admin.cli import session
+    from admin.cli.output import print_json, print_pairs
+
+    async def work() -> dict[str, object]:
+        async with session.books(directory(data_dir)) as books:
+            found = await books.tenancy.tenant(tenant)
+            changed = await books.tenancy.change_tenant(found.id, clock.now(), tz=time_zone, actor=ACTOR)
+            await session.tell_gateways(books.settings, changed.id)
+        return _row(changed)
+
+    row = session.run(work())
+    if as_json:
+        print_json(row)
+    else:
+        print_pairs([(name.replace("_", " "), value) for name, value in row.items()])
+
+
+def _row(tenant: "Tenant") -> dict[str, object]:
+    return {
+        "id": tenant.id,
+        "name": tenant.name,
+        "currency": tenant.currency,
+        "billing_mode": tenant.billing_mode,
+        "time_zone": tenant.tz,
+        "created_at": tenant.created_at,
+    }

@@ -14,6 +14,7 @@ from billing.db.transaction import Database
 from billing.ledger.service import Ledger
 from billing.pricing.service import Prices
 from billing.settlement.batch import Settlement
+from billing.tenancy.api_key import network_of
 from billing.tenancy.service import Tenancy
 from engine.api import Engine
 from gateway.app import Parts, build
@@ -36,7 +37,11 @@ def app_of(known: Settings) -> Litestar:
     valkey = Valkey.connect(known.valkey_url)
     return build(
         Parts(
-            options=GatewayOptions(valkey_lost=known.valkey_lost, replicas=known.gateway_replicas),
+            options=GatewayOptions(
+                valkey_lost=known.valkey_lost,
+                replicas=known.gateway_replicas,
+                trusted_proxies=tuple(map(network_of, known.trusted_proxies)),
+            ),
             database=database,
             tenancy=Tenancy(database, known.key_pepper),
             prices=Prices(database),
@@ -52,20 +57,25 @@ def app_of(known: Settings) -> Litestar:
 
 async def serve(known: Settings) -> None:
     """Serve until SIGTERM or SIGINT; running requests are finished first, as long as the options allow."""
-    configuration = uvicorn.Config(
-        app_of(known),
+    listener = settings.listener_fd()
+    sockets = None if listener is None else [socket.socket(fileno=listener)]
+    log.info("gateway_serves", address=known.base_url, model=known.served_name)
+    await uvicorn.Server(configuration(known, app_of(known))).serve(sockets=sockets)
+
+
+def configuration(known: Settings, app: Litestar) -> uvicorn.Config:
+    """How the application is served: no access log, which would hold paths, and no headers believed."""
+    return uvicorn.Config(
+        app,
         host=known.host,
         port=known.port,
         http="httptools",
         log_level="warning",
         access_log=False,
+        proxy_headers=False,  # uvicorn would believe any local client's; the gateway knows whose to believe
         server_header=False,
         timeout_graceful_shutdown=int(GatewayOptions().drain_s),
     )
-    listener = settings.listener_fd()
-    sockets = None if listener is None else [socket.socket(fileno=listener)]
-    log.info("gateway_serves", address=known.base_url, model=known.served_name)
-    await uvicorn.Server(configuration).serve(sockets=sockets)
 
 
 def main() -> int:

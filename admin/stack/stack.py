@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import psutil
 
-from admin.settings import OwnServers, Settings, own_servers, valkey_lost
+from admin.settings import OwnServers, Settings, SettingsInvalid, own_servers, trusted_proxies, valkey_lost
 from admin.stack import journal, memory, model, places, process, secrets, state, workers
 from admin.stack.errors import StackError, StackFailed, StackInterrupted
 from admin.stack.model import Model, ModelUnavailable
@@ -163,7 +163,10 @@ class Stack:
     def _settings(self, planner: Planner, servers: OwnServers, housing: workers.Workers) -> Settings:
         assert servers.database_url is not None
         assert servers.valkey_url is not None
-        lost = valkey_lost()
+        try:
+            lost, proxies = valkey_lost(), trusted_proxies()
+        except SettingsInvalid as error:
+            raise StackFailed("gateway", str(error)) from error
         return Settings(
             data_dir=self._options.data_dir,
             database_url=servers.database_url,
@@ -181,6 +184,7 @@ class Stack:
             first_token=self._options.shape.first_token,
             valkey_lost=lost.policy,
             gateway_replicas=lost.replicas,
+            trusted_proxies=proxies,
         )
 
     def _server(

@@ -59,6 +59,16 @@ def of_tenant(tenant_id: str) -> Access:
     return Access(TENANT_ROLE, tenant_id)
 
 
+def writing(tenant_id: str | None) -> Access:
+    """A tenant about its own rows where one is named, else the operator."""
+    return OPERATOR if tenant_id is None else of_tenant(tenant_id)
+
+
+def reading(tenant_id: str | None) -> Access:
+    """Likewise, to read."""
+    return OPERATOR_READ if tenant_id is None else of_tenant(tenant_id)
+
+
 def view_as(tenant_id: str) -> Access:
     """An operator who looks through a tenant's eyes."""
     return Access(VIEW_AS_ROLE, tenant_id, read_only=True)

@@ -2,13 +2,15 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, TypeAlias
 
 import asyncpg
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from billing.db.access import OPERATOR, Access
 from billing.db.failures import DRIVER_FAILURES, failure_of
+
+Connection: TypeAlias = AsyncConnection  # for services that pass one on
 
 _CONNECT_TIMEOUT_S: Final = 5
 _SESSION: Final = {

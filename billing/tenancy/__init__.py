@@ -1,1 +1,1 @@
-"""Tenants and their API keys."""
+"""Tenants, and in them: projects, API keys, users, limits and budgets."""

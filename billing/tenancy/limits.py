@@ -1,10 +1,12 @@
 """What a tenant, its projects, keys and end users may use: definitions, without their state."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from billing.errors import LimitInvalid
 from billing.money import Femto
+
+AMOUNT_MAX: Final = 2**53 - 1  # Valkey's scripts count in doubles, and so does JSON
 
 Level = Literal["tenant", "project", "key"]
 Measure = Literal[
@@ -26,7 +28,8 @@ class Limit:
     all is written by leaving it out.
 
     Raises:
-        LimitInvalid: a negative amount, or cached tokens left out of something that is no input.
+        LimitInvalid: an amount that is negative or cannot be counted exactly, or cached tokens left out of
+            something that is no input.
     """
 
     level: Level
@@ -40,6 +43,8 @@ class Limit:
     def __post_init__(self) -> None:
         if self.amount < 0:
             raise LimitInvalid(f"{self.measure} of {self.amount}: 0 allows none, leave it out to allow all")
+        if self.amount > AMOUNT_MAX:
+            raise LimitInvalid(f"{self.measure} of {self.amount} is too much to count: leave it out")
         if self.cached_free and self.measure != "input_tokens_per_minute":
             raise LimitInvalid(f"cached tokens are not counted by {self.measure} in the first place")
 

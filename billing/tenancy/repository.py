@@ -1,26 +1,44 @@
 """Statements on tenants and API keys."""
 
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import RowMapping, func, or_, select, update
+from sqlalchemy import RowMapping, bindparam, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from billing.db.tables import api_key, tenant
-from billing.tenancy.api_key import ApiKey, KeyGrant
+from billing.db.pages import Page, paged
+from billing.db.tables import api_key, key_secret, tenant
+from billing.tenancy.api_key import ApiKey, KeyGrant, KeyTerms, network_of
+from billing.tenancy.rules.repository import budgets_in, budgets_of_key, limits_in, limits_of_key
 from billing.tenancy.tenant import Tenant
 
-_KEY_COLUMNS: Final = [
-    api_key.c[name] for name in ("id", "tenant_id", "name", "prefix", "created_at", "revoked_at")
-]
+_TENANT: Final = [tenant.c[name] for name in Tenant.__dataclass_fields__]
+_KEYS: Final = select(api_key, key_secret.c.prefix).join(
+    key_secret, (key_secret.c.key_id == api_key.c.id) & key_secret.c.ends_at.is_(None)
+)
+
+# Made once: making it costs more than what Postgres does with it.
+_GRANT: Final = (
+    select(
+        api_key,
+        *(tenant.c[name] for name in ("currency", "billing_mode", "tz")),
+        (func.least(api_key.c.expires_at, key_secret.c.ends_at) - func.clock_timestamp()).label("lapses_in"),
+        limits_of_key().label("limits"),
+        budgets_of_key().label("budgets"),
+    )
+    .select_from(key_secret)
+    .join(api_key, api_key.c.id == key_secret.c.key_id)
+    .join(tenant, tenant.c.id == api_key.c.tenant_id)
+    .where(key_secret.c.digest == bindparam("digest"))
+)
 
 
 async def insert_tenant(connection: AsyncConnection, row: Tenant) -> bool:
     """False when the name is taken."""
     statement = (
         insert(tenant)
-        .values(id=row.id, name=row.name, currency=row.currency, created_at=row.created_at)
+        .values({column: getattr(row, column.name) for column in _TENANT})
         .on_conflict_do_nothing(index_elements=["name"])
         .returning(tenant.c.id)
     )
@@ -29,72 +47,142 @@ async def insert_tenant(connection: AsyncConnection, row: Tenant) -> bool:
 
 async def select_tenants(connection: AsyncConnection) -> list[Tenant]:
     """All, oldest first."""
-    found = await connection.execute(select(tenant).order_by(tenant.c.created_at, tenant.c.id))
+    found = await connection.execute(select(*_TENANT).order_by(tenant.c.created_at, tenant.c.id))
     return [Tenant(**row) for row in found.mappings()]
 
 
-async def select_tenant(connection: AsyncConnection, name_or_id: str) -> Tenant | None:
+async def select_tenant(connection: AsyncConnection, name_or_id: str, *, lock: bool = False) -> Tenant | None:
     """An id wins over an equal name."""
     statement = (
-        select(tenant)
+        select(*_TENANT)
         .where(or_(tenant.c.id == name_or_id, tenant.c.name == name_or_id))
         .order_by((tenant.c.id == name_or_id).desc())
         .limit(1)
     )
+    if lock:
+        statement = statement.with_for_update()
     row = (await connection.execute(statement)).mappings().first()
     return None if row is None else Tenant(**row)
 
 
+async def update_tenant(connection: AsyncConnection, row: Tenant) -> None:
+    """What of it may change."""
+    await connection.execute(update(tenant).where(tenant.c.id == row.id).values(tz=row.tz))
+
+
 async def insert_key(connection: AsyncConnection, key: ApiKey, digest: bytes) -> None:
-    """Refused by fk_api_key_tenant_id when there is no such tenant."""
+    """With its first secret. Refused by fk_api_key_tenant_id when there is no such tenant."""
     await connection.execute(
         insert(api_key).values(
             id=key.id,
             tenant_id=key.tenant_id,
+            project_id=key.project_id,
             name=key.name,
-            prefix=key.prefix,
-            digest=digest,
             created_at=key.created_at,
+            **_terms(key.terms),
         )
     )
+    await _insert_secret(connection, key, digest, key.created_at)
 
 
-async def select_keys(connection: AsyncConnection, tenant_id: str | None) -> list[ApiKey]:
+async def replace_secret(
+    connection: AsyncConnection, key: ApiKey, digest: bytes, at: datetime, ends_at: datetime
+) -> None:
+    """A new present secret; all before it work until ``ends_at`` at most."""
+    await connection.execute(
+        update(key_secret)
+        .where(key_secret.c.key_id == key.id)
+        .values(ends_at=func.least(key_secret.c.ends_at, ends_at))  # LEAST passes over null
+    )
+    await _insert_secret(connection, key, digest, at)
+
+
+async def select_keys(connection: AsyncConnection, tenant_id: str | None, page: Page) -> list[ApiKey]:
     """Of one tenant, or all; oldest first."""
-    statement = select(*_KEY_COLUMNS).order_by(api_key.c.created_at, api_key.c.id)
+    statement = paged(_KEYS, api_key, page)
     if tenant_id is not None:
         statement = statement.where(api_key.c.tenant_id == tenant_id)
     return [_key(row) for row in (await connection.execute(statement)).mappings()]
 
 
-async def revoke_key(connection: AsyncConnection, key_id: str, at: datetime) -> ApiKey | None:
-    """A key that is revoked already keeps its first instant."""
-    statement = (
-        update(api_key)
-        .where(api_key.c.id == key_id)
-        .values(revoked_at=func.coalesce(api_key.c.revoked_at, at))
-        .returning(*_KEY_COLUMNS)
-    )
+async def select_key(
+    connection: AsyncConnection, key_id: str, tenant_id: str | None, *, lock: bool = False
+) -> ApiKey | None:
+    """By id."""
+    statement = _KEYS.where(api_key.c.id == key_id)
+    if tenant_id is not None:
+        statement = statement.where(api_key.c.tenant_id == tenant_id)
+    if lock:
+        statement = statement.with_for_update(of=api_key)
     row = (await connection.execute(statement)).mappings().first()
     return None if row is None else _key(row)
 
 
-async def select_grant(connection: AsyncConnection, digest: bytes) -> KeyGrant | None:
-    """By the key's HMAC."""
-    statement = (
-        select(
-            api_key.c.id.label("key_id"),
-            api_key.c.tenant_id,
-            tenant.c.currency,
-            api_key.c.revoked_at,
-            api_key.c.name,
-        )
-        .join(tenant, tenant.c.id == api_key.c.tenant_id)
-        .where(api_key.c.digest == digest)
+async def update_key(connection: AsyncConnection, key: ApiKey) -> None:
+    """Name, terms and revocation, of a key that is locked."""
+    await connection.execute(
+        update(api_key)
+        .where(api_key.c.id == key.id)
+        .values(name=key.name, revoked_at=key.revoked_at, **_terms(key.terms))
     )
-    row = (await connection.execute(statement)).mappings().first()
-    return None if row is None else KeyGrant(**row)
+
+
+async def select_grant(connection: AsyncConnection, digest: bytes) -> KeyGrant | None:
+    """By the HMAC of a secret; all a gateway needs in this one query."""
+    row = (await connection.execute(_GRANT, {"digest": digest})).mappings().first()
+    if row is None:
+        return None
+    return KeyGrant(
+        key_id=row["id"],
+        limits=limits_in(row["limits"]),
+        budgets=budgets_in(row["budgets"], row["tz"]),
+        terms=_terms_in(row),
+        **{
+            name: row[name]
+            for name in (
+                *("tenant_id", "project_id", "currency", "revoked_at"),
+                *("name", "lapses_in", "billing_mode", "tz"),
+            )
+        },
+    )
+
+
+async def _insert_secret(connection: AsyncConnection, key: ApiKey, digest: bytes, at: datetime) -> None:
+    await connection.execute(
+        insert(key_secret).values(
+            digest=digest, tenant_id=key.tenant_id, key_id=key.id, prefix=key.prefix, created_at=at
+        )
+    )
+
+
+def _terms(terms: KeyTerms) -> dict[str, Any]:
+    return {
+        "scopes": sorted(terms.scopes),
+        "models": None if terms.models is None else sorted(terms.models),
+        "networks": None if terms.networks is None else [str(network) for network in terms.networks],
+        "expires_at": terms.expires_at,
+        "traffic_class": terms.traffic_class,
+        "traffic_classes": sorted(terms.traffic_classes),
+        "max_tokens": terms.max_tokens,
+    }
+
+
+def _terms_in(row: RowMapping) -> KeyTerms:
+    models, networks = row["models"], row["networks"]
+    return KeyTerms(
+        scopes=frozenset(row["scopes"]),
+        models=None if models is None else frozenset(models),
+        networks=None if networks is None else tuple(map(network_of, networks)),
+        expires_at=row["expires_at"],
+        traffic_class=row["traffic_class"],
+        traffic_classes=frozenset(row["traffic_classes"]),
+        max_tokens=row["max_tokens"],
+    )
 
 
 def _key(row: RowMapping) -> ApiKey:
-    return ApiKey(**row)
+    named = {
+        name: row[name]
+        for name in ("id", "tenant_id", "project_id", "name", "prefix", "created_at", "revoked_at")
+    }
+    return ApiKey(**named, terms=_terms_in(row))

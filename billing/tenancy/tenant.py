@@ -1,21 +1,45 @@
-"""A tenant: who pays, in one immutable currency."""
+"""A tenant, who pays in one immutable currency, and the projects its keys belong to."""
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Final, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from billing.money import ZERO, Femto
+from billing.errors import TenancyInvalid
 
 BillingMode = Literal["prepaid", "postpaid"]
+
+DEFAULT_PROJECT: Final = "default"  # every tenant has it, and keys of nothing else in particular are its
 
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """``id`` is opaque and random, ``name`` unique. ``credit_limit`` is what a postpaid tenant may owe."""
+    """``id`` is opaque and random, ``name`` unique. Days, weeks and months of its budgets begin in ``tz``.
+
+    Raises:
+        TenancyInvalid: no such time zone.
+    """
 
     id: str
     name: str
     currency: str
     created_at: datetime
     billing_mode: BillingMode = "prepaid"
-    credit_limit: Femto = ZERO
+    tz: str = "UTC"
+
+    def __post_init__(self) -> None:
+        try:
+            ZoneInfo(self.tz)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            raise TenancyInvalid("tz", f"{self.tz!r} is no time zone such as Europe/Stockholm") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """A part of a tenant. An archived one keeps its usage and has no key in use."""
+
+    id: str
+    tenant_id: str
+    name: str
+    created_at: datetime
+    archived_at: datetime | None = None

@@ -201,7 +201,7 @@ class Admission:
         await self.release_id(balance.tenant_id, None, balance)
 
     async def project_budget(self, tenant_id: str, budget: Budget, use: Use, at: datetime) -> bool:
-        """Take over what is spent of a budget in its period at ``at``; no if a later charge was seen."""
+        """Take over what is spent of a budget in its period at ``at``; no if something later was seen."""
         period = budgets.period_at(budget, at)
         bounds = (microseconds(period.start), microseconds(period.until))
         keys = (_tag(tenant_id) + "projected", _tag(tenant_id) + budgets.name_of(budget))

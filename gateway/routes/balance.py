@@ -15,7 +15,7 @@ async def show_balance(request: AnyRequest) -> dict[str, Any]:
     ``topped_up_balance`` below zero is what the tenant owes. In either mode it is available while something
     can be spent; of a postpaid tenant that is up to its credit limit.
     """
-    grant = await caller(request)
+    grant = await caller(request, "usage_read")
     balance = await desk_of(request).ledger.balance(grant.tenant_id)
     return {
         "is_available": balance.spendable > 0,

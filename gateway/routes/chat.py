@@ -4,6 +4,7 @@ import asyncio
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -12,13 +13,14 @@ from litestar.exceptions import InternalServerException
 from litestar.response.base import ASGIResponse
 
 from billing.receipts.memo import Memo
-from billing.tenancy.api_key import KeyGrant
+from billing.tenancy.api_key import KeyGrant, TrafficClass
 from engine.api import GenerateRequest, Sampling
 from gateway import sse
 from gateway.admission.hold import Hold
 from gateway.desk import AnyRequest, Desk, caller, desk_of
 from gateway.errors import answer_of
 from gateway.models import ServedModel
+from gateway.permission import CLASS_HEADER, max_tokens, require_model, traffic_class
 from gateway.pump import Order, Writer
 from gateway.refusal import ClientGone
 from gateway.replay import Replay
@@ -43,11 +45,7 @@ class Asked:
     served: ServedModel
     prompt: Prompt
     max_tokens: int
-
-    @property
-    def traffic_class(self) -> str:
-        """Retention class: conversations with tools come back sooner and more often."""
-        return "agent" if has_tools(self.chat.conversation) else "chat"
+    traffic_class: TrafficClass
 
     @property
     def ignored_params(self) -> tuple[str, ...]:
@@ -63,10 +61,10 @@ async def complete(request: AnyRequest) -> ASGIResponse:
         Everything in `gateway.errors.TABLE` while the answer has not begun; afterwards it is an error frame.
     """
     desk = desk_of(request)
-    grant = await caller(request)
+    grant = await caller(request, "inference")
     body = await _body(request)
-    large = len(body) > THREAD_BODY_BYTES
-    asked = await asyncio.to_thread(_understand, desk, body) if large else _understand(desk, body)
+    understand = partial(_understand, desk, grant, body, request.headers.get(CLASS_HEADER))
+    asked = await asyncio.to_thread(understand) if len(body) > THREAD_BODY_BYTES else understand()
     for param in asked.ignored_params:
         desk.telemetry.ignored_params.labels(_label(param)).inc()
     sent = Sent(request.headers, request.url.path, grant, asked.chat.user_id, body)
@@ -116,11 +114,16 @@ def _label(param: str) -> str:
     return param if known else "other"
 
 
-def _understand(desk: Desk, body: bytes) -> Asked:
+def _understand(desk: Desk, grant: KeyGrant, body: bytes, class_header: str | None) -> Asked:
     chat = read(body)
     served = desk.catalog.find(chat.model)
+    require_model(grant, served.name)
+    # Conversations with tools come back sooner and more often.
+    by_looks: TrafficClass = "agent" if has_tools(chat.conversation) else "chat"
+    kept_as = traffic_class(grant, class_header, by_looks)
     prompt = served.recipe.render(chat)
-    return Asked(chat, served, prompt, served.recipe.max_tokens(chat, prompt))
+    longest = max_tokens(grant, chat.max_tokens, served.recipe.max_tokens(chat, prompt))
+    return Asked(chat, served, prompt, longest, kept_as)
 
 
 def _order(desk: Desk, grant: KeyGrant, asked: Asked) -> Order:

@@ -7,7 +7,7 @@ indexes. One phase: contract.
 from alembic import op
 
 revision = "0030"
-down_revision = "0011"
+down_revision = "0022"
 branch_labels = None
 depends_on = None
 

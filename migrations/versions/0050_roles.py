@@ -19,6 +19,16 @@ APPENDED = ("usage_event", "attestation", "usage_quarantine", "ledger_transactio
 PROJECTED = ("balance", "credit_lot")
 ANSWERS = ("idempotency_record", "top_up_request", "auto_top_up")
 PRICES = ("price_window", "price_tier")
+TENANCY = {
+    "api_key": "INSERT, UPDATE",
+    "key_secret": "INSERT, UPDATE",
+    "project": "INSERT, UPDATE",
+    "tenant_user": "INSERT, UPDATE, DELETE",
+    "usage_limit": "INSERT, UPDATE, DELETE",
+    "budget": "INSERT, UPDATE, DELETE",
+    "audit_event": "INSERT",
+    "audit_head": "INSERT, UPDATE",
+}
 PUBLIC = ("price_plan",)
 
 
@@ -42,7 +52,8 @@ def upgrade() -> None:
     for table in PRICES:
         own = f"EXISTS (SELECT FROM price_row WHERE price_row.id = {table}.price_row_id)"
         protect(table, {OPERATOR_ROLE: "INSERT"}, own=own)
-    protect("api_key", {OPERATOR_ROLE: "INSERT, UPDATE", TENANT_ROLE: "INSERT, UPDATE"})
+    for table, writes in TENANCY.items():
+        protect(table, {OPERATOR_ROLE: writes, TENANT_ROLE: writes})
     for table in PUBLIC:
         open_to_all(table, {OPERATOR_ROLE: "INSERT"})
 
@@ -51,7 +62,8 @@ def downgrade() -> None:
     """The roles stay: other databases of the server may use them."""
     for table in PUBLIC:
         close(table)
-    for table in (*PRICES, "price_row", "tenant_plan", "api_key", "tenant", *ANSWERS, *PROJECTED, *APPENDED):
+    tenants = ("tenant", "tenant_plan", *TENANCY)
+    for table in (*PRICES, "price_row", *tenants, *ANSWERS, *PROJECTED, *APPENDED):
         unprotect(table)
     op.execute(f"REVOKE USAGE ON SCHEMA public FROM {', '.join(ROLES)}")
 

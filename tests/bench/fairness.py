@@ -6,6 +6,7 @@ from statistics import median
 
 from rich.console import Console
 
+from engine.policy import stretched
 from tests.bench import workers
 from tests.bench.row import Row
 from tests.bench.timing import Timed
@@ -37,9 +38,9 @@ class Delays:
     def bound_s(self) -> float:
         """The weighted share, which is the short prompt's own time over its weight, and one step.
 
-        A step beside the burst is the time between two tokens there, on a slow machine more than its budget.
+        That step is the one that runs when the short prompt comes, while nothing decodes.
         """
-        return _first_s(self.alone) / self.weight + max(STEP_BUDGET_S, _gap_s(self.beside))
+        return _first_s(self.alone) / self.weight + stretched(STEP_BUDGET_S, 0.0, decoding=False)
 
 
 def rows(delays: list[Delays]) -> list[Row]:

@@ -16,10 +16,16 @@ from billing.db.access import OPERATOR, OPERATOR_READ, OWNER, SETTLER, Access, o
 from billing.db.migrate import upgrade
 from billing.db.transaction import Database
 from billing.errors import RolesMissing
+from billing.money import Femto
 from billing.reports.rollup import Rollups
 from billing.settlement.batch import Settlement
 from billing.settlement.posting import post
 from billing.settlement.quarantine import Quarantined
+from billing.tenancy.limits import Limit
+from billing.tenancy.rules.rule import Owner
+from billing.tenancy.rules.service import Rules
+from billing.tenancy.users.service import Users
+from tests.billing.conftest import NOON
 
 # Tables that belong to no tenant, each with its reason.
 GLOBAL = {
@@ -37,6 +43,9 @@ GLOBAL = {
 APPENDED = {"usage_event", "attestation", "usage_quarantine", "ledger_transaction", "ledger_entry"}
 # Projections of facts, which the settler may write again.
 PROJECTED = {"balance", "credit_lot", "usage_rollup"}
+# What tenants manage themselves, as their management keys do; the audit log is appended by who changes them.
+MANAGED = {"project", "api_key", "key_secret", "tenant_user", "usage_limit", "budget"}
+LOGGED = {"audit_event"}
 
 TABLES = """
     SELECT c.oid::regclass::text AS name, relrowsecurity AS secured, relforcerowsecurity AS forced,
@@ -76,15 +85,24 @@ def ask(database: Database) -> Ask:
 
 @pytest.fixture
 async def two(house: Any) -> tuple[Any, Any]:
-    """Two tenants with credit and a settled request each."""
+    """Two tenants with credit and a settled request each, a user, a limit and a budget."""
     other = await house.other_tenant()
     for one in (house, other):
         await one.topped_up("1")
         await post(one.database, [one.event()])
         impossible = Quarantined(one.request_id(1), one.tenant_id, "impossible", None)
         await Settlement(one.database).quarantine(impossible)
+        await managed(one)
     await Rollups(house.database, lag=timedelta(0)).build()
     return house, other
+
+
+async def managed(house: Any) -> None:
+    owner, rules = Owner(house.tenant_id), Rules(house.database)
+    await Users(house.database).create(house.tenant_id, "ann@example.com", "owner", NOON, actor="test")
+    limit = Limit("tenant", house.tenant_id, "concurrent", 1)
+    await rules.set_limit(owner, limit, NOON, actor="test")
+    await rules.create_budget(owner, Femto(1), "daily", NOON, hard=True, actor="test")
 
 
 async def test_every_table_has_its_tenant_and_forced_row_security(ask: Ask) -> None:
@@ -107,13 +125,20 @@ async def test_what_is_granted_on_facts_is_to_append_them(ask: Ask) -> None:
         (access.SETTLER_ROLE, "INSERT"),
         (access.SETTLER_ROLE, "UPDATE"),
     }
+    assert {(who, what) for who, table, what in granted if table in LOGGED} == {
+        (access.OPERATOR_ROLE, "INSERT"),
+        (access.TENANT_ROLE, "INSERT"),
+    }
+    of_tenants = {table for who, table, _ in granted if who == access.TENANT_ROLE}
+    assert of_tenants == MANAGED | LOGGED | {"audit_head"}
     assert not {who for who, _, _ in granted} & {access.OPERATOR_READ_ROLE, access.VIEW_AS_ROLE}
     assert {what for _, _, what in granted} <= {"INSERT", "UPDATE", "DELETE"}
-    # Which request answered a key means nothing after a day.
-    assert {table for _, table, what in granted if what == "DELETE"} == {"idempotency_record"}
+    # Which request answered a key means nothing after a day; what the others were is in the audit log.
+    deleted = {table for _, table, what in granted if what == "DELETE"}
+    assert deleted == {"idempotency_record", "tenant_user", "usage_limit", "budget"}
 
 
-@pytest.mark.parametrize("table", sorted(APPENDED | PROJECTED | {"api_key"}))
+@pytest.mark.parametrize("table", sorted(APPENDED | PROJECTED | MANAGED | LOGGED | {"audit_head"}))
 async def test_a_tenant_sees_its_own_rows_alone(ask: Ask, two: tuple[Any, Any], table: str) -> None:
     house, other = two
     everything = f"SELECT DISTINCT tenant_id FROM {table}"  # noqa: S608  a literal of this test
@@ -151,7 +176,7 @@ async def test_a_tenant_writes_no_events_and_no_ledger(ask: Ask, house: Any, tab
 
 async def test_a_tenant_cannot_write_rows_of_another(ask: Ask, two: tuple[Any, Any]) -> None:
     house, other = two
-    theirs = "INSERT INTO api_key VALUES ('key_x', :tenant, 'x', 'kv', sha256('x'), now())"
+    theirs = "INSERT INTO project (id, tenant_id, name, created_at) VALUES ('prj_x', :tenant, 'x', now())"
     said = await ask.refused(of_tenant(house.tenant_id), theirs, tenant=other.tenant_id)
     assert "row-level security" in said
     revoke = "UPDATE api_key SET revoked_at = now() WHERE id = :key RETURNING id"
@@ -167,10 +192,23 @@ async def test_who_views_as_a_tenant_writes_nothing(ask: Ask, house: Any) -> Non
     assert "read-only transaction" in await ask.refused(OPERATOR_READ, revoke)
 
 
-@pytest.mark.parametrize("table", sorted(APPENDED))
-async def test_the_settler_neither_changes_nor_deletes_a_fact(ask: Ask, table: str) -> None:
+@pytest.mark.parametrize("table", sorted(APPENDED | LOGGED))
+async def test_nobody_changes_or_deletes_a_fact(ask: Ask, house: Any, table: str) -> None:
     for statement in (f"UPDATE {table} SET tenant_id = tenant_id", f"DELETE FROM {table}"):  # noqa: S608  likewise
-        assert "permission denied" in await ask.refused(SETTLER, statement)
+        for who in (SETTLER, OPERATOR, of_tenant(house.tenant_id)):
+            assert "permission denied" in await ask.refused(who, statement)
+
+
+async def test_a_tenant_logs_what_it_does_in_its_own_chain_alone(ask: Ask, two: tuple[Any, Any]) -> None:
+    house, other = two
+    log = """
+        INSERT INTO audit_event (tenant_id, position, at, actor, action, object, hash)
+        VALUES (:tenant, 99, now(), 'me', 'key.set', 'key_x', sha256(''))
+    """
+    said = await ask.refused(of_tenant(house.tenant_id), log, tenant=other.tenant_id)
+    assert "row-level security" in said
+    move = "UPDATE audit_head SET position = 0 WHERE tenant_id = :tenant RETURNING tenant_id"
+    assert await ask(of_tenant(house.tenant_id), move, tenant=other.tenant_id) == []
 
 
 async def test_a_role_lasts_no_longer_than_its_transaction(database_url: str, house: Any) -> None:

@@ -30,6 +30,7 @@ CATALOG = {
         WHERE schemaname = 'public' AND tablename <> 'alembic_version'""",
 }
 
+SEEING_ALL = "SET LOCAL ROLE kvitto_operator_read"
 OLD_ROWS = (
     "INSERT INTO tenant VALUES ('t', 't', 'USD', now())",
     "INSERT INTO api_key VALUES ('k', 't', 'k', 'kv', sha256(''), now())",
@@ -89,7 +90,7 @@ async def test_attestations_kept_by_position_are_named_by_their_call(empty_datab
             await connection.exec_driver_sql(statement)
     await asyncio.to_thread(upgrade, url)
     async with engine.begin() as connection:
-        await connection.execute(text("SET LOCAL ROLE kvitto_operator_read"))
+        await connection.execute(text(SEEING_ALL))
         rows = await connection.execute(text("SELECT attempt, kind, worker, tenant_id FROM attestation"))
         assert [tuple(row) for row in rows] == [(3, "prefill", "p1", "t")]
         events = await connection.execute(text("SELECT tenant_id, output FROM usage_event"))
@@ -115,12 +116,59 @@ async def test_attempts_go_with_their_event_to_its_month_and_back(empty_database
             await connection.exec_driver_sql(insert)
     await asyncio.to_thread(upgrade, url)
     async with engine.begin() as connection:
-        await connection.execute(text("SET LOCAL ROLE kvitto_operator_read"))
+        await connection.execute(text(SEEING_ALL))
         (attempts,) = (await connection.execute(text("SELECT attempts FROM usage_event"))).scalars()
         assert attempts == [[0, "prefill", "p1", 0, 1], [1, "decode", "d1", 1, 1]]
     await asyncio.to_thread(command.downgrade, configuration(url), "0004")
     async with engine.begin() as connection:
         assert sorted(map(tuple, await connection.execute(kept))) == calls
+    await engine.dispose()
+
+
+async def test_movements_of_old_get_the_words_that_are_true_of_them(empty_databases: tuple[str, str]):
+    url, _ = empty_databases
+    await asyncio.to_thread(command.upgrade, configuration(url), "0004")
+    engine = create_async_engine(url)
+    async with engine.begin() as connection:
+        for statement in (
+            OLD_ROWS[0],
+            "INSERT INTO ledger_transaction VALUES (gen_random_uuid(), 't', 'expiry', now())",
+            "INSERT INTO ledger_transaction VALUES (gen_random_uuid(), 't', 'credit', now(), 'ann', '')",
+            "INSERT INTO ledger_transaction VALUES (gen_random_uuid(), 't', 'charge', now())",
+        ):
+            await connection.exec_driver_sql(statement)
+    await asyncio.to_thread(upgrade, url)
+    async with engine.begin() as connection:
+        await connection.execute(text(SEEING_ALL))
+        rows = await connection.execute(text("SELECT kind, actor, reason FROM ledger_transaction ORDER BY 1"))
+        assert [tuple(row) for row in rows] == [
+            ("charge", None, None),
+            ("credit", "ann", "not recorded"),
+            ("expiry", "system", "expired"),
+        ]
+    await engine.dispose()
+
+
+async def test_keys_of_old_keep_their_secret_their_rights_and_get_a_project(empty_databases: tuple[str, str]):
+    url, _ = empty_databases
+    await asyncio.to_thread(command.upgrade, configuration(url), "0004")
+    engine = create_async_engine(url)
+    async with engine.begin() as connection:
+        for statement in OLD_ROWS[:2]:
+            await connection.exec_driver_sql(statement)
+    await asyncio.to_thread(upgrade, url)
+    async with engine.begin() as connection:
+        await connection.execute(text(SEEING_ALL))
+        moved = """
+            SELECT p.name, k.scopes, k.traffic_classes, s.prefix, s.ends_at, s.digest = sha256('')
+            FROM api_key k JOIN project p ON p.id = k.project_id JOIN key_secret s ON s.key_id = k.id"""
+        rows = [tuple(row) for row in await connection.execute(text(moved))]
+    both = ["agent", "chat"]
+    assert rows == [("default", ["inference", "usage_read"], both, "kv", None, True)]
+    await asyncio.to_thread(command.downgrade, configuration(url), "0004")
+    async with engine.begin() as connection:
+        kept = await connection.execute(text("SELECT prefix, digest = sha256('') FROM api_key"))
+        assert [tuple(row) for row in kept] == [("kv", True)]
     await engine.dispose()
 
 

@@ -8,7 +8,7 @@ from billing.pricing.book import PriceBook
 from billing.pricing.rates import Rates
 from billing.pricing.rating import rate
 from billing.reports.service import Reports
-from billing.reports.usage_row import UsageFilter
+from billing.reports.usage_row import UsageFilter, Use, UseFilter
 from billing.settlement.posting import post
 from billing.usage import TokenUsage
 
@@ -100,3 +100,18 @@ async def test_owed_tokens_of_a_tier_cost_what_its_misses_would_have_brought(hou
     await post(house.database, events)
     (owed,) = [row for row in await Reports(house.database).owed() if row.tenant_id == house.tenant_id]
     assert (owed.tokens, owed.cost) == (1024, 512 * 18 + 512 * 14)
+
+
+async def test_use_is_summed_over_an_interval_with_the_version_of_the_balance_that_it_counts(
+    house: Any, five: list[Any]
+):
+    other, reports, charge = await house.other_tenant(), Reports(house.database), five[0].charge.amount
+    await post(house.database, [other.event(at=FIRST + HOUR)])
+    last = (await house.ledger.balance(house.tenant_id)).version
+    scope = UseFilter(house.tenant_id, "tenant", house.tenant_id, FIRST + HOUR, FIRST + 3 * HOUR)
+    assert await reports.use(scope) == Use(2 * charge, 2 * 1500, last)
+    of_key = replace(scope, level="key", owner_id=house.key_id, model=five[0].model)
+    assert await reports.use(of_key) == Use(2 * charge, 2 * 1500, last)
+    for nobody in (replace(of_key, owner_id=other.key_id), replace(scope, model="other")):
+        assert await reports.use(nobody) == Use(0, 0, last)
+    assert await reports.use(replace(scope, tenant_id="ten_new")) == Use(0, 0, 0)

@@ -1,5 +1,6 @@
 """What a storm does to a stack: kills a part without warning, spoils what the store holds."""
 
+import contextlib
 import os
 import random
 import signal
@@ -25,9 +26,10 @@ def kill(stack: Stack, prefix: str) -> Blow:
     """SIGKILL to the first ready part whose name begins so; waits until there is one."""
     while True:
         parts = [p for p in stack.parts().values() if p["name"].startswith(prefix) and p["state"] == "ready"]
-        if parts:
-            os.kill(parts[0]["pid"], signal.SIGKILL)
-            return Blow(f"killed {parts[0]['name']}", monotonic())
+        with contextlib.suppress(ProcessLookupError):  # killed a moment ago, and not missed yet
+            for part in parts:
+                os.kill(part["pid"], signal.SIGKILL)
+                return Blow(f"killed {part['name']}", monotonic())
 
 
 def spoil(stack: Stack, chosen: random.Random) -> Blow | None:

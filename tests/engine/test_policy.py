@@ -242,12 +242,7 @@ def test_a_step_is_never_larger_than_vllm_lets_it_be(decode: int, tokens_max: in
     assert sum(share_step(prompts, budget).values()) <= max(tokens_max - decode, 0)
 
 
-@pytest.mark.parametrize(
-    ("fixed_s", "beside", "alone"),
-    [(0.01, 0.1, 0.1), (0.02, 0.1, 0.1), (0.024, 0.12, 0.12), (0.04, 0.15, 0.2), (0.1, 0.15, 0.3)],
-)
-def test_a_step_is_stretched_while_its_constant_part_is_large(
-    fixed_s: float, beside: float, alone: float
-) -> None:
-    assert stretched(0.1, fixed_s, decoding=True) == pytest.approx(beside)
-    assert stretched(0.1, fixed_s, decoding=False) == pytest.approx(alone)
+@pytest.mark.parametrize(("fixed_s", "step_s"), [(0.01, 0.1), (0.02, 0.1), (0.024, 0.12), (0.04, 0.15)])
+def test_a_step_is_stretched_where_it_is_dear_or_hurts_nobody(fixed_s: float, step_s: float) -> None:
+    assert stretched(0.1, fixed_s, decoding=True) == pytest.approx(step_s)
+    assert stretched(0.1, fixed_s, decoding=False) == pytest.approx(0.5)

@@ -160,7 +160,13 @@ async def served(house: House, graceful_s: float = 5.0) -> AsyncIterator[House]:
     """Serve the house on a loopback port by uvicorn in this loop, so that disconnects are real."""
     house.app = build(house.parts)
     config = uvicorn.Config(
-        house.app, host="127.0.0.1", port=0, log_config=None, timeout_graceful_shutdown=graceful_s
+        house.app,
+        host="127.0.0.1",
+        port=0,
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=graceful_s,
     )
     house.server = uvicorn.Server(config)
     house.serving = asyncio.create_task(house.server.serve())

@@ -25,10 +25,10 @@ READ_BUCKET = Script(
 )
 
 
-async def bucket(valkey: Valkey, key: str) -> tuple[int, int]:
-    """A minute's bucket in Valkey: its level in units of 1 / window, as it stood at an instant in us."""
+async def bucket(valkey: Valkey, key: str, window_us: int = MINUTE_US) -> tuple[int, int]:
+    """A bucket in Valkey: its level in units of 1 / window, as it stood at an instant in us."""
     whole, rest, at_us = await valkey.run(READ_BUCKET, (key,), ())
-    return int(whole) * MINUTE_US + int(rest), int(at_us)
+    return int(whole) * window_us + int(rest), int(at_us)
 
 
 def limit(measure: Any, amount: int, **fields: Any) -> Limit:

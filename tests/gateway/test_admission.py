@@ -100,6 +100,7 @@ async def test_a_forgotten_balance_leaves_its_holds(admission: Admission) -> Non
     with pytest.raises(ProjectionMissing):
         await admission.admit(TENANT, Femto(1))
     assert (await admission.held(TENANT)).holds == {str(hold.request_id): 5}
+    assert await admission.check_integrity(TENANT) == []
 
 
 async def test_tenants_do_not_see_each_others_balances(admission: Admission) -> None:

@@ -155,7 +155,8 @@ async def test_a_reading_older_than_a_charge_that_came_meanwhile_is_refused(admi
     await rich(admission)
     await charged(admission, hold, 3, 5)
     assert not await admission.project_budget(TENANT, of, Use(Femto(0), 0, 4), hold.admitted_at)
-    assert await admission.project_budget(TENANT, of, Use(Femto(3), 0, 5), hold.admitted_at)
+    assert await admission.project_budget(TENANT, of, Use(Femto(3), 0, 6), hold.admitted_at)
+    assert not await admission.project_budget(TENANT, of, Use(Femto(3), 0, 5), hold.admitted_at)
 
 
 @pytest.mark.parametrize("wiped", [False, True])

@@ -100,7 +100,7 @@ async def unread(house: House) -> Pump:
     house.engine.play = Play([says(letter) for letter in "abcdef"] + [TokenChunk((END,), "stop")])
     grant = await house.desk.keys.grant(house.headers["authorization"])
     body = b'{"model": "%b", "stream": true, "messages": [{"role": "user", "content": "Hi"}]}'
-    asked = _understand(house.desk, body % house.parts.recipe.served_name.encode())
+    asked = _understand(house.desk, grant, body % house.parts.recipe.served_name.encode(), None)
     return house.desk.pumps.start(_order(house.desk, grant, asked))
 
 

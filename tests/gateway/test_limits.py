@@ -4,7 +4,7 @@ import asyncio
 import random
 import secrets
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -152,6 +152,50 @@ async def test_reserved_output_is_given_back_at_release_and_input_that_was_used_
     assert await tried(admission, demand(*limits, tokens=(600, 890)))
 
 
+@pytest.mark.parametrize(
+    ("measure", "fields", "kept"),
+    [
+        ("input_tokens_per_minute", {}, 300),
+        ("input_tokens_per_minute", {"cached_free": True}, 100),
+        ("output_tokens_per_minute", {}, 40),
+        ("tokens_per_day", {"per_user": True}, 340),
+    ],
+)
+async def test_a_release_leaves_in_each_bucket_what_its_request_used_and_what_others_took(
+    admission: Admission, valkey: Valkey, measure: str, fields: dict[str, Any], kept: int
+) -> None:
+    asked = demand(limit(measure, 1, **fields), tokens=(300, 500))
+    amount = 1000 * asked.cost(asked.limits[0])
+    asked = demand(limit(measure, amount, **fields), tokens=(300, 500))
+    hold, other = [await admission.admit(TENANT, Femto(1), asked) for _ in range(2)]
+    await admission.prefilled(hold, 200)
+    (key,) = await keys(valkey)
+    life_ms = await valkey.call("PTTL", key)
+    await admission.release(
+        hold, BalanceVersion(TENANT, RICH, 2), Spent(Femto(1), hold.admitted_at, 300, 200, 40)
+    )
+    assert 0 < await valkey.call("PTTL", key) <= life_ms
+    window_us = DAY_US if measure == "tokens_per_day" else MINUTE_US
+    drained = amount * ((other.admitted_at - hold.admitted_at) // timedelta(microseconds=1))
+    level, _ = await bucket(valkey, key, window_us)
+    assert level == (kept + asked.cost(asked.limits[0])) * window_us - drained
+
+
+async def test_a_void_takes_nothing_from_what_others_took(admission: Admission, valkey: Valkey) -> None:
+    asked = demand(limit("output_tokens_per_minute", 10**6), tokens=(300, 500))
+    hold, other = [await admission.admit(TENANT, Femto(1), asked) for _ in range(2)]
+    await admission.void(hold)
+    drained = 10**6 * ((other.admitted_at - hold.admitted_at) // timedelta(microseconds=1))
+    (key,) = await keys(valkey)
+    assert (await bucket(valkey, key))[0] == 500 * MINUTE_US - drained
+
+
+async def test_a_bucket_lives_until_it_is_empty(admission: Admission, valkey: Valkey) -> None:
+    await admission.admit(TENANT, Femto(1), demand(limit("input_tokens_per_minute", 100), tokens=(50, 1)))
+    (key,) = await keys(valkey)
+    assert 29_000 < await valkey.call("PTTL", key) <= 31_000
+
+
 async def test_a_void_gives_all_tokens_back_and_no_request(admission: Admission) -> None:
     limits = [limit(m, 10) for m in ("input_tokens_per_minute", "output_tokens_per_minute")]
     requests = limit("requests_per_minute", 2)
@@ -253,6 +297,7 @@ async def test_tokens_of_the_day_are_asked_for_before_anything_is_taken(
         hold, BalanceVersion(TENANT, RICH, 2), Spent(Femto(1), hold.admitted_at, 100, 50, 50)
     )
     assert await tried(admission, demand(limit("tokens_per_day", 1000), tokens=(100, 49)))
+    assert await tried(admission, demand(limit("tokens_per_day", 1000), tokens=(1, 2))) is None
 
 
 async def test_a_release_after_a_wipe_has_the_day_read_again(admission: Admission, valkey: Valkey) -> None:
@@ -300,6 +345,33 @@ def test_a_bucket_drains_exactly_in_doubles(valkey_url: str, amount: int, data: 
 
     whole, rest = asyncio.run(ask())
     assert (int(whole), int(rest)) == divmod(amount * elapsed, window)
+
+
+@given(data=st.data())
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_bucket_is_what_its_level_at_an_instant_makes_it(valkey_url: str, data: st.DataObject) -> None:
+    """Lowered limits and clocks set back included."""
+    amount, held = data.draw(st.integers(1, 10**6)), data.draw(st.integers(0, 10**6))
+    rest, now = data.draw(st.integers(0, MINUTE_US - 1)), data.draw(st.integers(0, 3 * MINUTE_US))
+    at, since = MINUTE_US, MINUTE_US // 2
+    script = Script(
+        PRELUDE
+        + "local text = struct.pack(BUCKET, ARGV[1], ARGV[2], ARGV[3], ARGV[4])"
+        + " local w, r, at, since = bucket_at(text, tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]))"
+        + " return {digits(w), digits(r), digits(at), digits(since)}"
+    )
+
+    async def ask() -> list[int]:
+        valkey = Valkey.connect(valkey_url)
+        told = await valkey.run(script, (), (held, rest, at, since, amount, MINUTE_US, now))
+        await valkey.close()
+        return [int(word) for word in told]
+
+    level = min(held * MINUTE_US + rest, amount * MINUTE_US) - amount * max(0, now - at)
+    expected = [*divmod(level, MINUTE_US), max(at, now), since] if level > 0 else [0, 0, now, now]
+    if level <= 0 and now <= at:  # empty as it was stored
+        expected = [0, 0, at, since]
+    assert asyncio.run(ask()) == expected
 
 
 class Model:

@@ -1,17 +1,21 @@
 """All routes: who may, what passes admission, what every answer carries."""
 
 import asyncio
+import re
 from collections.abc import Iterator
 
 from litestar.routes import HTTPRoute
 
 from billing.ledger.balance import BillingTerms
 from billing.money import Femto, decimal_of
+from billing.tenancy.api_key import KeyTerms
 from engine.api import TokenChunk
-from tests.gateway.conftest import CREDIT, ROW, House
+from tests.gateway.conftest import CREDIT, EPOCH, ROW, House
 from tests.gateway.doubles import END, MODEL, Play, says
 
-OPEN = {"/", "/livez", "/readyz", "/metrics"}
+Route = tuple[str, str, bool]  # method, path, whether a stream is asked for
+
+OPEN = {"/", "/livez", "/readyz", "/metrics", "/openapi.json"}
 
 
 def routes(house: House) -> Iterator[tuple[str, str]]:
@@ -19,7 +23,7 @@ def routes(house: House) -> Iterator[tuple[str, str]]:
     for route in house.app.routes:
         assert isinstance(route, HTTPRoute)
         for method in sorted(route.methods - {"OPTIONS", "HEAD"}):
-            yield method, route.path_format.replace("{name}", MODEL)
+            yield method, re.sub(r"\{\w+\}", MODEL, route.path_format)
 
 
 async def test_every_route_but_the_open_ones_asks_for_a_key(house: House) -> None:
@@ -29,21 +33,44 @@ async def test_every_route_but_the_open_ones_asks_for_a_key(house: House) -> Non
             assert answer.headers["x-request-id"]
 
 
-async def test_every_route_that_reaches_the_engine_passes_admission(house: House) -> None:
-    """maximhq/bifrost#2873: also the less used ones."""
-    await house.spend(leaving=0)
+async def ask(house: House, route: Route, key: str) -> int:
+    """Status of a route for this key, asked with a body that any could take for a request of inference."""
+    method, path, stream = route
     body = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "prompt": "Hi", "input": "Hi"}
-    refused = set()
+    sent = None if method == "GET" else {**body, "stream": stream}
+    headers = {"authorization": f"Bearer {key}"}
+    async with house.session.request(method, house.url + path, json=sent, headers=headers) as answer:
+        await answer.read()
+        return answer.status
+
+
+async def test_every_route_that_reaches_the_engine_passes_admission(house: House) -> None:
+    """maximhq/bifrost#2873: what makes the engine work for a tenant with money is refused without."""
+    every = [(*route, stream) for route in routes(house) for stream in (False, True)]
+    reaching = set()
+    for route in every:
+        before = len(house.engine.generations)
+        await ask(house, route, house.key)
+        if len(house.engine.generations) > before:
+            reaching.add(route)
+    assert {path for _, path, _ in reaching} == {"/v1/chat/completions", "/chat/completions"}
+    worked = len(house.engine.generations)
+    await house.settled(worked)
+    await house.spend(leaving=0)
+    refused = {route for route in every if await ask(house, route, house.key) == 402}
+    assert refused == reaching
+    assert len(house.engine.generations) == worked
+
+
+async def test_each_route_is_for_one_kind_of_key(house: House) -> None:
+    """A management key cannot call inference, and no other key can manage."""
+    terms = KeyTerms(scopes=frozenset({"management", "usage_read"}))
+    issued = await house.parts.tenancy.create_key(house.tenant_id, "boss", EPOCH, terms=terms)
     for method, path in routes(house):
-        for stream in (False, True):
-            sent = {**body, "stream": stream} if method == "POST" else None
-            async with house.session.request(
-                method, house.url + path, json=sent, headers=house.headers
-            ) as answer:
-                assert (answer.status == 402) == (method == "POST"), path
-                refused.add(path) if answer.status == 402 else None
-    assert refused == {"/v1/chat/completions", "/chat/completions"}
-    assert not house.engine.generations
+        managing = path.startswith("/v1/organization")
+        assert (await ask(house, (method, path, False), house.key) == 403) == managing, path
+        inferring = path.endswith("/chat/completions")
+        assert (await ask(house, (method, path, False), issued.secret) == 403) == inferring, path
 
 
 async def test_requests_in_flight_hold_the_balance_and_the_next_is_told_to_come_back(house: House) -> None:
@@ -126,6 +153,17 @@ async def test_a_postpaid_tenant_is_shown_what_it_owes_and_is_served_up_to_its_c
         ],
     }
     assert await house.parts.ledger.check_integrity() == []
+
+
+async def test_what_a_postpaid_tenant_may_spend_is_read_from_the_books_where_valkey_does_not_know(
+    house: House,
+) -> None:
+    worst = len("user:Hi\n") * ROW.standard.miss + 100 * ROW.standard.output
+    for limit, status in ((worst - 1, 402), (worst, 200)):
+        await house.parts.ledger.agree(house.tenant_id, BillingTerms("postpaid", Femto(limit)))
+        await house.admission.forget(house.tenant_id)
+        async with house.chat() as answer:
+            assert answer.status == status, await answer.text()
 
 
 async def test_the_root_answers_probes_without_a_key(house: House) -> None:

@@ -12,7 +12,7 @@ from billing.pricing.book import PriceBook
 from billing.tenancy import keys
 from billing.tenancy.api_key import KeyGrant
 from gateway.refusal import KeyRefused
-from gateway.snapshot import KeySnapshot, PriceSnapshot, announce_revoked
+from gateway.snapshot import KeySnapshot, PriceSnapshot, announce_change
 from gateway.valkey import Valkey
 from tests.gateway.conftest import EPOCH, ROW, House, until
 from tests.gateway.doubles import MODEL, Play
@@ -80,13 +80,13 @@ async def test_a_revocation_that_is_announced_takes_effect_at_once(
     """gpustack/gpustack#6173: everywhere; the bound of 2 s is for those that miss the announcement."""
 
     async def subscribed() -> bool:
-        (_, listeners) = await valkey.call("PUBSUB", "NUMSUB", "kv:revoked")
+        (_, listeners) = await valkey.call("PUBSUB", "NUMSUB", "kv:changed")
         return int(listeners) > 0
 
     await until(subscribed)
     await snapshot.grant(HEADER)
     tenancy.grant = KeyGrant("key_a", "ten_a", "USD", EPOCH, "test")
-    await announce_revoked(valkey, "key_a")
+    await announce_change(valkey, "key_a")
 
     async def refused() -> bool:
         try:

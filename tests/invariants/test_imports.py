@@ -30,6 +30,8 @@ PLANTED = (
     ("billing/pricing/rating.py", "billing.settlement.event"),
     ("billing/tenancy/service.py", "sqlalchemy"),
     ("billing/money.py", "billing.usage"),
+    ("billing/queue.py", "billing.ledger.service"),
+    ("admin/run/jobs.py", "procrastinate"),
     ("recipe/usage.py", "billing.usage"),
     ("recipe/protocols/chat.py", "litestar"),
     ("gateway/pump.py", "engine.cluster.dispatch"),

@@ -49,7 +49,20 @@ def test_impossible_usage_is_refused(case: dict[str, Any]) -> None:
             "completion_tokens_details": {"reasoning_tokens": 2},
         },
         {"input_tokens": 3, "output_tokens": 1, "cache_read_input_tokens": -1},
-        {"input_tokens": 3, "output_tokens": 1, "input_tokens_details": {"cached_tokens": 1}},
+        {"input_tokens": 3, "output_tokens": 1, "input_tokens_details": {"cached_tokens": 4}},
+        {"input_tokens": 3, "output_tokens": 1, "total_tokens": 5},
+        {"input_tokens": 3, "output_tokens": 1, "total_tokens": 4, "cache_read_input_tokens": 1},
+        {
+            "prompt_tokens": 3,
+            "completion_tokens": 1,
+            "prompt_tokens_details": {"cached_tokens": 2, "cache_write_tokens": 2},
+        },
+        {
+            "input_tokens": 3,
+            "output_tokens": 1,
+            "cache_creation_input_tokens": 3,
+            "cache_creation": {"ephemeral_5m_input_tokens": 1, "ephemeral_1h_input_tokens": 1},
+        },
     ],
 )
 def test_contradictory_usage_is_refused(usage: dict[str, Any]) -> None:
@@ -60,6 +73,41 @@ def test_contradictory_usage_is_refused(usage: dict[str, Any]) -> None:
 def test_null_details_count_nothing() -> None:
     usage = {"prompt_tokens": 3, "completion_tokens": 1, "prompt_tokens_details": None}
     assert read_usage(usage) == Buckets(hit=0, miss=3, output=1)
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        {
+            "prompt_tokens": 1200,
+            "completion_tokens": 300,
+            "prompt_tokens_details": {"cached_tokens": 1024, "cache_write_tokens": 100},
+            "completion_tokens_details": {"reasoning_tokens": 200},
+        },
+        {
+            "input_tokens": 1200,
+            "input_tokens_details": {"cached_tokens": 1024, "cache_write_tokens": 100},
+            "output_tokens": 300,
+            "output_tokens_details": {"reasoning_tokens": 200},
+            "total_tokens": 1500,
+        },
+    ],
+)
+def test_cached_written_and_reasoning_tokens_of_openais_shapes_are_parts(usage: dict[str, Any]) -> None:
+    assert read_usage(usage) == Buckets(hit=1024, miss=76, output=300, write=100, reasoning=200)
+
+
+def test_anthropics_counts_stand_beside_each_other_and_writes_by_age_are_the_same_writes() -> None:
+    usage = {
+        "input_tokens": 76,
+        "output_tokens": 300,
+        "cache_read_input_tokens": 1024,
+        "cache_creation_input_tokens": 100,
+        "cache_creation": {"ephemeral_5m_input_tokens": 60, "ephemeral_1h_input_tokens": 40},
+    }
+    assert read_usage(usage) == Buckets(hit=1024, miss=76, output=300, write=100)
+    del usage["cache_creation_input_tokens"]
+    assert read_usage(usage).write == 100
 
 
 @given(hit=COUNT, owed=COUNT, miss=COUNT, output=COUNT, reasoning=COUNT)

@@ -61,6 +61,7 @@ usage_event: Final = Table(
     CheckConstraint("tier IN ('standard', 'flex', 'batch')", name="tier"),
     Index(None, "tenant_id", "rated_at", "request_id"),
     Index(None, "rated_at", "request_id"),
-    Index(None, "recorded_at", postgresql_using="brin"),
+    # Without autosummarize it would know nothing of what was inserted since the last vacuum.
+    Index(None, "recorded_at", postgresql_using="brin", postgresql_with={"autosummarize": "on"}),
     postgresql_partition_by="RANGE (request_id)",  # by month: billing/db/partitions.py
 )

@@ -192,6 +192,15 @@ def test_quotas_of_the_store_are_whole_bytes_or_absent(monkeypatch: pytest.Monke
     assert settings.store_quotas() == settings.StoreQuotas(1_000_000, 0)
 
 
+def test_only_proxies_that_are_named_are_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settings.trusted_proxies() == ()
+    monkeypatch.setenv("KVITTO_TRUSTED_PROXIES", "10.0.0.0/8, ::1")
+    assert settings.trusted_proxies() == ("10.0.0.0/8", "::1")
+    monkeypatch.setenv("KVITTO_TRUSTED_PROXIES", "10.0.0.0/8,all")
+    with pytest.raises(settings.SettingsInvalid, match="KVITTO_TRUSTED_PROXIES"):
+        settings.trusted_proxies()
+
+
 @pytest.mark.parametrize("written", ["1 GB", "-1", "1e9", "many"])
 def test_a_quota_that_is_no_number_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, written: str) -> None:
     monkeypatch.setenv("KVITTO_STORE_BYTES_MAX", written)

@@ -36,7 +36,7 @@ def test_with_a_step_budget_a_short_prompt_passes_a_long_one_and_the_law_is_kept
     assert short_end_s < long_end_s
     assert (long_answer.attested.prompt_tokens, short_answer.attested.prompt_tokens) == (LONG_TOKENS, 60)
     assert "policy failed" not in log
-    (law_file,) = (place.folder / "cost").iterdir()
+    (law_file,) = (path for path in (place.folder / "cost").iterdir() if ".decode" not in path.name)
     law = CostLaw.read(law_file)
     assert law != CostLaw()
     assert law.step_s(Work.chunk(0, LONG_TOKENS)) > 3 * STEP_S, "it was cut into many steps"

@@ -29,14 +29,15 @@ from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
 from engine.cost import CHUNK_FLOOR_TOKENS, CostLaw, Work
-from engine.policy import FairOrder, Prompt, StepBudget
+from engine.policy import FairOrder, Prompt, StepBudget, stretched
 from engine.wire import OUTPUT_FROM, TENANT, WEIGHT
 from engine.worker.pacer import PACE_CONFIG, Pacer, Step, StepPlan
 from engine.worker.scheduler import AsyncTailScheduler, PacedMixin, TailScheduler, split_tail, tail_scheduler
 
 BLOCK = 64
 CHUNK_MAX = 512
-STEP_S = 0.1
+BUDGET_S = 0.02
+STEP_S = stretched(BUDGET_S, 0.0, decoding=False)  # of prompts alone
 CLASSES = [TailScheduler, AsyncTailScheduler]
 
 
@@ -103,7 +104,7 @@ Make = Callable[..., Bench]
 def engine_config(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A whole configuration of vLLM, from arguments like a worker's."""
     kept = dict(os.environ)
-    pace = {"step_budget_s": STEP_S, "law_dir": str(tmp_path_factory.mktemp("law")), "model": "m"}
+    pace = {"step_budget_s": BUDGET_S, "law_dir": str(tmp_path_factory.mktemp("law")), "model": "m"}
     try:
         yield EngineArgs(
             model=str(model_dir),
@@ -141,7 +142,7 @@ def make(engine_config: Any, tmp_path: Path) -> Make:
             block_size=BLOCK,
             hash_block_size=BLOCK,
         )
-        scheduler._pacer = None if pacer is None else pacer(STEP_S, tmp_path / "law.json")
+        scheduler._pacer = None if pacer is None else pacer(BUDGET_S, tmp_path / "law.json")
         return Bench(scheduler, get_request_block_hasher(BLOCK, hash_function))
 
     return made
@@ -492,3 +493,4 @@ def test_steps_are_measured_learned_and_kept(make: Make, tmp_path: Path) -> None
     bench.scheduler.shutdown()
     assert CostLaw.read(tmp_path / "law.json") == learned
     assert json.loads((tmp_path / "law.json").read_text())["base_s"] == learned.base_s
+    assert CostLaw.read(tmp_path / "law.decode.json") != CostLaw(), "its output was decoded"

@@ -1,0 +1,1 @@
+"""Who changed what: appended, chained by hash, never edited."""

@@ -1,0 +1,71 @@
+"""An entry of the audit log, and the hash that chains it to the one before."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+import rfc8785
+
+HOUSE: Final = "house"  # the chain of what concerns no tenant alone
+GENESIS: Final = bytes(32)
+
+Facts = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """Something that was changed, to be recorded in the transaction that changes it.
+
+    Args:
+        tenant_id: whose chain it joins; ``HOUSE`` for what concerns no tenant alone.
+        actor: who did it: ``command line``, an id ``key_…`` or ``usr_…``.
+        action: what was done, ``noun.verb``.
+        object: id of what was changed.
+        at: when, as the actor's process saw it.
+        before: what it was, from ``facts_of``; None: it was not there.
+        after: what it is now; None: it is gone.
+    """
+
+    tenant_id: str
+    actor: str
+    action: str
+    object: str
+    at: datetime
+    before: Facts | None = None
+    after: Facts | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEvent:
+    """A deed in its place: ``position`` counts a tenant's deeds from 1."""
+
+    position: int
+    deed: Deed
+    hash: bytes
+
+
+def facts_of(thing: Any) -> dict[str, Any]:
+    """A dataclass as JSON: sets sorted, instants in RFC 3339, addresses as text.
+
+    Secrets have no place in what is handed here, nor have integers beyond 2^53: amounts are decimal texts.
+    """
+    plain: dict[str, Any] = msgspec.to_builtins(thing, order="deterministic", enc_hook=str)
+    return plain
+
+
+def chained(previous: bytes, position: int, deed: Deed) -> bytes:
+    """SHA-256 over the hash before and the entry in canonical JSON (RFC 8785)."""
+    record: dict[str, Any] = {
+        "tenant_id": deed.tenant_id,
+        "position": position,
+        "at": deed.at.astimezone(UTC).isoformat(timespec="microseconds"),
+        "actor": deed.actor,
+        "action": deed.action,
+        "object": deed.object,
+        "before": deed.before,
+        "after": deed.after,
+    }
+    return hashlib.sha256(previous + rfc8785.dumps(record)).digest()

@@ -1,0 +1,1 @@
+"""Users of tenants and their roles."""
