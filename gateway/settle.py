@@ -1,7 +1,8 @@
 """From a request to its hold, from what happened to its charge: the only place that settles, and once.
 
 hold    ──▶ charge ──▶ released with the settled balance
-        ╰─▶ void   ──▶ released, nothing charged
+        ├─▶ void   ──▶ released, nothing charged
+        ├─▶ (usage that cannot be) put in quarantine, released, nothing charged
         ╰─▶ (store or Valkey lost) lease not renewed; the sweeper asks the database, then workers' journals
 
 A request that is to cost nothing says so in the database or by its release, whichever can be reached: the
@@ -14,7 +15,7 @@ from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
-from billing.errors import BillingError, StoreRefused
+from billing.errors import BillingError, StoreRefused, UsageInvalid
 from billing.ledger.balance import BalanceVersion
 from billing.money import ZERO, Femto
 from billing.pricing.rating import Charge, WorstCase, rate, rating_instant, worst_case
@@ -22,6 +23,7 @@ from billing.request_id import instant_of
 from billing.settlement.batch import Settlement
 from billing.settlement.event import Status, UsageEvent
 from billing.settlement.idempotency import ANSWERED, IdempotencyRecord
+from billing.settlement.quarantine import Quarantined
 from billing.tenancy.api_key import KeyGrant
 from billing.usage import Tier, TokenUsage
 from engine.proof.attestation import PrefillAttestation
@@ -209,17 +211,21 @@ class Settler:
 
         Raises:
             AnsweredMeanwhile: another request has answered its idempotency key; this one is charged nothing.
+            UsageInvalid, StoreRefused: this cannot be: it is in quarantine, its hold let go, nothing charged.
             ChargeUnknown: not committed as far as we know; the hold is left to the sweeper, which asks.
             BillingError: the same of a request that costs nothing; its hold is let go.
         """
-        billable = outcome.usage.prompt > 0
         try:
             event = self._event(terms, hold, outcome)
             balance = await self._books.settlement.settle(event)
-        except BaseException as error:
-            if isinstance(error, StoreRefused) and error.constraint == ANSWERED:
+        except (UsageInvalid, StoreRefused) as impossible:
+            if isinstance(impossible, StoreRefused) and impossible.constraint == ANSWERED:
                 await self.charge(terms, hold, replace(outcome, status="failed"))
-                raise AnsweredMeanwhile from error
+                raise AnsweredMeanwhile from impossible
+            await self._quarantine(hold, outcome, impossible)
+            raise
+        except BaseException as error:
+            billable = outcome.usage.prompt > 0
             if billable:
                 self._leave_to_sweeper(hold)
             else:
@@ -283,13 +289,13 @@ class Settler:
         return max(worst_case(book, model, currency, case) for case in cases)
 
     def _event(self, terms: Terms, hold: Hold, outcome: Outcome) -> UsageEvent:
+        usage, ask = outcome.usage, terms.answers
         completed_at = hold.admitted_at + timedelta(seconds=outcome.elapsed_s)
         currency = terms.grant.currency
         book = self._books.prices.book.of(hold.tenant_id)
         rated_at = rating_instant(
             book.row(terms.model, currency, hold.admitted_at), hold.admitted_at, completed_at
         )
-        usage, ask = outcome.usage, terms.answers
         return UsageEvent(
             request_id=hold.request_id,
             tenant_id=hold.tenant_id,
@@ -306,6 +312,18 @@ class Settler:
             attestations=() if outcome.proof is None else (outcome.proof,),
             answers=None if ask is None or outcome.status != "completed" else _answer(ask, hold),
         )
+
+    async def _quarantine(self, hold: Hold, outcome: Outcome, impossible: BillingError) -> None:
+        """Put usage aside that cannot be, then let its hold go."""
+        self._telemetry.quarantined.inc()
+        document = None if outcome.proof is None else outcome.proof.document
+        usage = Quarantined(hold.request_id, hold.tenant_id, str(impossible), document)
+        try:
+            await self._books.settlement.quarantine(usage)
+        except BaseException:
+            self._leave_to_sweeper(hold)
+            raise
+        await self._release(hold, None, None)
 
     async def _release(self, hold: Hold, balance: BalanceVersion | None, spent: Spent | None) -> bool:
         """Return whether Valkey was told."""

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Final, Protocol
 from uuid import UUID
 
-from billing.errors import BillingError, StoreUnavailable
+from billing.errors import BillingError, StoreRefused, StoreUnavailable, UsageInvalid
 from billing.ledger.balance import BalanceVersion
 from billing.ledger.service import Ledger
 from billing.pricing.service import Prices
@@ -21,6 +21,7 @@ from billing.receipts.receipt import Attested, Receipt
 from billing.receipts.service import Receipts
 from billing.settlement.batch import Settlement
 from billing.settlement.event import UsageEvent
+from billing.settlement.quarantine import Quarantined
 from billing.tenancy.service import Tenancy
 from gateway.admission.admit import Admission
 from gateway.admission.hold import NOTHING_SPENT, spent_by
@@ -163,7 +164,7 @@ class Sweeper:
         return sum([await self._admission.release_id(tenant_id, id_, version) for id_ in request_ids])
 
     async def _settle(self, tenant_id: str, receipt: Receipt) -> SweepReport:
-        """Charge what is attested; void what cannot be charged, whatever is wrong with it."""
+        """Charge what is attested; void what cannot be charged, and put aside what cannot be."""
         request_id = receipt.request_id
         try:
             event = await self._event(tenant_id, receipt)
@@ -172,6 +173,9 @@ class Sweeper:
             raise
         except BillingError as error:
             log.error("lost_request_not_charged", request_id=str(request_id), reason=str(error))
+            if isinstance(error, UsageInvalid | StoreRefused):
+                self._telemetry.quarantined.inc()
+                await self._books.settlement.quarantine(Quarantined(request_id, tenant_id, str(error), None))
             balance = None
         if balance is not None:
             log.warning("lost_request_settled", request_id=str(request_id), tenant=tenant_id)

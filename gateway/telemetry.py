@@ -129,6 +129,9 @@ class Telemetry:
         self.budget_alerts = Counter(
             "kvitto_budget_alerts", "Soft budgets passed, once a period each.", registry=self.registry
         )
+        self.quarantined = Counter(
+            "kvitto_usage_quarantined", "Requests whose usage cannot be.", registry=self.registry
+        )
         self.unreleased = Counter(
             "kvitto_holds_left_to_sweeper", "Holds this process could not release.", registry=self.registry
         )
@@ -166,6 +169,9 @@ class SweepTelemetry:
             "Expired holds, by what became of them.",
             ("outcome",),
             registry=self.registry,
+        )
+        self.quarantined = Counter(
+            "kvitto_usage_quarantined", "Lost requests whose usage cannot be.", registry=self.registry
         )
         self.receipts = Counter(
             "kvitto_receipts",

@@ -6,11 +6,6 @@ from sqlalchemy import text
 from migrations.protection import unforced
 
 TABLE = "usage_event_by_month"
-FOREIGN_KEYS = (
-    "fk_usage_event_key_id_tenant_id FOREIGN KEY (key_id, tenant_id) REFERENCES api_key (id, tenant_id)",
-    "fk_usage_event_price_row_id FOREIGN KEY (price_row_id) REFERENCES price_row (id)",
-    "fk_usage_event_tenant_id_currency FOREIGN KEY (tenant_id, currency) REFERENCES tenant (id, currency)",
-)
 INDEXES = {
     "rated_at_request_id": "(rated_at, request_id)",
     "recorded_at": "USING brin (recorded_at) WITH (autosummarize = on)",
@@ -21,10 +16,9 @@ CHUNK = 50_000  # rows of a statement: far below its time limit
 
 def create(table: str, like: str, partitioning: str) -> None:
     """An empty table of the same columns and constraints."""
-    op.execute(f"CREATE TABLE {table} (LIKE {like} INCLUDING DEFAULTS INCLUDING CONSTRAINTS) {partitioning}")
+    including = "INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING COMMENTS"
+    op.execute(f"CREATE TABLE {table} (LIKE {like} {including}) {partitioning}")
     op.execute(f"ALTER TABLE {table} ADD CONSTRAINT pk_{table} PRIMARY KEY (request_id)")
-    for foreign_key in FOREIGN_KEYS:
-        op.execute(f"ALTER TABLE {table} ADD CONSTRAINT {foreign_key}")
     for name, columns in INDEXES.items():
         op.execute(f"CREATE INDEX ix_{table}_{name} ON {table} {columns}")
 
@@ -35,6 +29,14 @@ def rename(old: str, new: str) -> None:
     op.execute(f"ALTER TABLE {new} RENAME CONSTRAINT pk_{old} TO pk_{new}")
     for name in INDEXES:
         op.execute(f"ALTER INDEX ix_{old}_{name} RENAME TO ix_{new}_{name}")
+
+
+def check_references(table: str) -> None:
+    """Look once a statement whether what new events refer to is there, as since 0030."""
+    op.execute(f"""
+        CREATE TRIGGER usage_event_references AFTER INSERT ON {table}
+        REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION usage_event_references()
+    """)
 
 
 def copy(source: str, target: str) -> None:

@@ -10,7 +10,7 @@ from admin.cli.options import INSTANT_HELP, DataDir, Json, directory, instant_of
 
 if TYPE_CHECKING:
     from admin.cli.output import Row
-    from billing.reports.usage_row import UsageRow
+    from billing.reports.usage_row import QuarantinedRow, UsageRow
     from billing.reports.usage_total import Dimension, UsageTotal
 
 DIMENSIONS: Final = (
@@ -33,6 +33,9 @@ def usage(  # noqa: PLR0913, PLR0917  options that a person types
         str, typer.Option(metavar="ZONE", help="Where days begin, and dates without an offset are.")
     ] = "UTC",
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the newest N requests.")] = None,
+    quarantined: Annotated[
+        bool, typer.Option("--quarantined", help="Instead, requests whose usage cannot be: never billed.")
+    ] = False,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
@@ -53,13 +56,18 @@ def usage(  # noqa: PLR0913, PLR0917  options that a person types
 
     if by is not None and limit is not None:
         raise typer.BadParameter("rows that are added up have no newest", param_hint="--limit")
+    if by is not None and quarantined:
+        raise typer.BadParameter("what is never billed is not added up", param_hint="--quarantined")
     now, dimensions = clock.now(), None if by is None else _dimensions(by)
     first, end = (None if at is None else instant_of(at, now, zone_of(zone)) for at in (since, until))
 
-    async def rows() -> "list[UsageRow]":
+    async def rows() -> "tuple[list[UsageRow], list[QuarantinedRow]]":
         async with session.books(directory(data_dir)) as books:
             tenant_id = (await books.tenancy.tenant(tenant)).id if tenant else None
-            return await books.reports.usage(UsageFilter(tenant_id, first, end, limit))
+            wanted = UsageFilter(tenant_id, first, end, limit)
+            if quarantined:
+                return [], await books.reports.quarantined(wanted)
+            return await books.reports.usage(wanted), []
 
     async def totals(by: "tuple[Dimension, ...]") -> "list[UsageTotal]":
         async with session.books(directory(data_dir)) as books:
@@ -67,10 +75,14 @@ def usage(  # noqa: PLR0913, PLR0917  options that a person types
             whole = Interval(first or datetime.fromtimestamp(0, UTC), end or now + timedelta(days=1))
             return await books.reports.totals(UsageQuestion(whole, by, tenant_id, zone))
 
-    if dimensions is None:
-        _print(session.run(rows()), as_json=as_json)
-    else:
+    if dimensions is not None:
         _print_totals(dimensions, session.run(totals(dimensions)), zone, as_json=as_json)
+        return
+    events, impossible = session.run(rows())
+    if quarantined:
+        _print_quarantined(impossible, as_json=as_json)
+    else:
+        _print(events, as_json=as_json)
 
 
 def row_of(event: "UsageRow") -> "Row":
@@ -116,6 +128,21 @@ def _print(events: "Sequence[UsageRow]", *, as_json: bool) -> None:
     if events and not as_json:
         for currency, total in _totals(events).items():
             console().print(f"{len(events)} requests, {total} {currency} in all.", style="dim")
+
+
+def _print_quarantined(requests: "Sequence[QuarantinedRow]", *, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from admin.cli.output import Column, print_rows
+
+    columns = (
+        Column("recorded_at", "recorded (UTC)"),
+        Column("tenant", "tenant", style="bold"),
+        Column("reason", "reason"),
+        Column("request_id", "request", style="dim"),
+    )
+    empty = "No usage is in quarantine."
+    print_rows([asdict(request) for request in requests], columns, as_json=as_json, empty=empty)
 
 
 def _totals(events: "Sequence[UsageRow]") -> dict[str, str]:

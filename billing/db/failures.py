@@ -36,7 +36,7 @@ def failure_of(error: Exception) -> BillingError | None:
     sqlstate: str | None = getattr(cause, "sqlstate", None)
     reason = str(cause).splitlines()[0] if str(cause) else type(cause).__name__
     if sqlstate is None:
-        if isinstance(error, exc.DBAPIError) and isinstance(cause, ValueError):
+        if isinstance(cause, ValueError):
             return StoreRefused(None, reason)  # asyncpg could not encode a parameter
         return StoreUnavailable(reason)
     if sqlstate[:2] in _UNAVAILABLE_CLASSES or sqlstate == _LOCK_NOT_AVAILABLE:

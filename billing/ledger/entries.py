@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 from uuid import UUID
 
 from billing.money import Femto
@@ -68,8 +68,7 @@ FACED_BY: Final[Mapping[Kind, tuple[Account, ...]]] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One side: never zero. ``lot_id`` names the credit lot that it fills or draws on; debt has none."""
 
     account: Account

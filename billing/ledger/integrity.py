@@ -19,8 +19,13 @@ RULES: Final = {
     """,
     "transaction {} is of tenant {}, an entry of it of {}": """
         SELECT entry.transaction_id::text, owner.tenant_id, entry.tenant_id
-        FROM ledger_entry AS entry JOIN ledger_transaction AS owner ON owner.id = entry.transaction_id
-        WHERE owner.tenant_id <> entry.tenant_id
+        FROM ledger_entry AS entry LEFT JOIN ledger_transaction AS owner ON owner.id = entry.transaction_id
+        WHERE owner.tenant_id IS DISTINCT FROM entry.tenant_id
+    """,
+    "transaction {} is of tenant {}, an entry of it on a lot of {}": """
+        SELECT entry.transaction_id::text, entry.tenant_id, lot.tenant_id
+        FROM ledger_entry AS entry LEFT JOIN credit_lot AS lot ON lot.id = entry.lot_id
+        WHERE entry.lot_id IS NOT NULL AND lot.tenant_id IS DISTINCT FROM entry.tenant_id
     """,
     "request {} has {} usage events and {} charges": """
         SELECT coalesce(event.request_id, charge.id)::text, count(event.request_id), count(charge.id)
@@ -29,11 +34,6 @@ RULES: Final = {
             ON charge.id = event.request_id
         WHERE event.request_id IS NULL OR charge.id IS NULL
         GROUP BY 1
-    """,
-    "request {} has {} attempts and {} usage events": """
-        SELECT attempt.request_id::text, count(*), 0
-        FROM usage_attempt AS attempt LEFT JOIN usage_event AS event USING (request_id)
-        WHERE event.request_id IS NULL GROUP BY 1
     """,
     "request {} earned {}, its event says {}": """
         SELECT event.request_id::text, coalesce(sum(entry.amount), 0), event.charge

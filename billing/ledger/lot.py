@@ -24,6 +24,11 @@ class Lot:
     def __post_init__(self) -> None:
         assert 0 <= self.remaining <= self.amount, f"lot {self.id} holds {self.remaining} of {self.amount}"
 
+    def less(self, part: Femto) -> "Lot":
+        """The lot after a draw; every charge makes one, and `dataclasses.replace` is three times slower."""
+        rest = Femto(self.remaining - part)
+        return Lot(self.id, self.account, self.amount, rest, self.created_at, self.expires_at, self.priority)
+
     def __lt__(self, other: "Lot") -> bool:
         """Order of use: granted before topped up, lower priority, sooner expiry, then older first."""
         return self._order() < other._order()

@@ -4,14 +4,16 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import and_, func, insert, literal, select, text, update
+from sqlalchemy import and_, func, insert, select, text, update
+from sqlalchemy.dialects.postgresql import Insert
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from billing.db.bulk import arrays, unnested
+from billing.db.bulk import Bulk, Rows
 from billing.db.tables import (
     auto_top_up,
     balance,
@@ -29,11 +31,54 @@ from billing.ledger.integrity import RULES
 from billing.ledger.lot import Lot
 from billing.ledger.wallet import Wallet
 
+
+def _replacing(insert: Insert, key: str, names: Sequence[str]) -> Insert:
+    """These columns of rows that are there already."""
+    return insert.on_conflict_do_update(
+        index_elements=[key], set_={name: insert.excluded[name] for name in names}
+    )
+
+
 _TRANSACTION: Final = ("id", "tenant_id", "kind", "at", "actor", "reason", "idempotency_key")
 _ENTRY: Final = ("transaction_id", "position", "tenant_id", "account", "lot_id", "amount")
 _LOT: Final = ("id", "account", "amount", "remaining", "created_at", "expires_at", "priority")
-_BALANCE: Final = ("tenant_id", "granted", "topped_up", "receivable")
+_AMOUNTS: Final = ("granted", "topped_up", "receivable")
+_BALANCE: Final = ("tenant_id", *_AMOUNTS, "version")
 _TERMS: Final = (tenant.c.billing_mode, tenant.c.credit_limit)
+
+_wanted: Final = Rows(balance, ["tenant_id"])
+_LOCK_BALANCES: Final = Bulk(
+    upsert(balance)
+    .from_select(
+        _BALANCE,
+        select(_wanted.values.c.tenant_id, *(text("0") for _ in _AMOUNTS), text("1")),
+    )
+    .on_conflict_do_update(index_elements=["tenant_id"], set_={"version": balance.c.version + text("1")})
+    .returning(*balance.c),
+    _wanted,
+)
+_TERMS_AND_LOTS: Final = Bulk(
+    select(tenant.c.id.label("tenant_id"), *_TERMS, *(credit_lot.c[name] for name in _LOT))
+    .outerjoin(credit_lot, and_(credit_lot.c.tenant_id == tenant.c.id, credit_lot.c.remaining > text("0")))
+    .where(tenant.c.id.in_(select(_wanted.values))),
+    _wanted,
+)
+_transactions: Final = Rows(ledger_transaction, _TRANSACTION)
+_entries: Final = Rows(ledger_entry, _ENTRY)
+_lots: Final = Rows(credit_lot, ("tenant_id", *_LOT))
+_balances: Final = Rows(balance, _BALANCE)
+_APPEND: Final = Bulk(
+    _entries.insert().add_cte(
+        _transactions.insert().cte("transactions"),
+        _replacing(_lots.insert(), "id", ["remaining"]).cte("lots"),
+        _replacing(_balances.insert(), "tenant_id", _AMOUNTS).cte("balances"),
+    ),
+    *(_transactions, _lots, _balances, _entries),
+)
+
+_transaction: Final = attrgetter(*_TRANSACTION)
+_lot_row: Final = attrgetter(*_LOT)
+_balance: Final = attrgetter(*_BALANCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,36 +100,16 @@ async def open_wallets(connection: AsyncConnection, tenant_ids: Collection[str])
     A sorted INSERT ... ON CONFLICT DO UPDATE: several at once wait for each other and never deadlock, which a
     sorted UPDATE ... FROM does not promise.
     """
-    rows = unnested(balance, ["tenant_id"])
-    zero = select(rows.c.tenant_id, literal(0), literal(0), literal(1)).order_by(rows.c.tenant_id)
-    statement = (
-        upsert(balance)
-        .from_select(["tenant_id", "granted", "topped_up", "version"], zero)
-        .on_conflict_do_update(index_elements=["tenant_id"], set_={"version": balance.c.version + 1})
-        .returning(*balance.c)
-    )
-    locked = (await connection.execute(statement, {"all_tenant_id": sorted(tenant_ids)})).mappings().all()
-    terms, lots = await _terms_and_lots(connection, tenant_ids)
-    return {(id_ := row["tenant_id"]): Wallet(**row, lots=lots[id_], terms=terms[id_]) for row in locked}
-
-
-async def _terms_and_lots(
-    connection: AsyncConnection, tenant_ids: Collection[str]
-) -> tuple[dict[str, BillingTerms], defaultdict[str, list[Lot]]]:
-    """Read after the balances are locked: who changes terms locks them too."""
-    is_open = and_(credit_lot.c.tenant_id == tenant.c.id, credit_lot.c.remaining > 0)
-    statement = (
-        select(tenant.c.id, *_TERMS, *(credit_lot.c[name] for name in _LOT))
-        .select_from(tenant.outerjoin(credit_lot, is_open))
-        .where(tenant.c.id.in_(tenant_ids))
-    )
-    terms: dict[str, BillingTerms] = {}
+    wanted = [(tenant_id,) for tenant_id in sorted(tenant_ids)]
+    locked = await _LOCK_BALANCES.run(connection, wanted)
     lots: defaultdict[str, list[Lot]] = defaultdict(list)
-    for tenant_id, mode, limit, lot_id, *columns in await connection.execute(statement):
-        terms[tenant_id] = BillingTerms(mode, limit)
-        if lot_id is not None:
-            lots[tenant_id].append(_lot(lot_id, *columns))
-    return terms, lots
+    # After the balances are locked: who changes terms locks them too.
+    terms: dict[str, BillingTerms] = {}
+    for row in await _TERMS_AND_LOTS.run(connection, wanted):
+        terms[row["tenant_id"]] = BillingTerms(row["billing_mode"], row["credit_limit"])
+        if row["id"] is not None:
+            lots[row["tenant_id"]].append(_lot(*(row[name] for name in _LOT)))
+    return {(id_ := row["tenant_id"]): Wallet(**row, lots=lots[id_], terms=terms[id_]) for row in locked}
 
 
 def _lot(lot_id: UUID, account: str, *more: Any) -> Lot:
@@ -95,67 +120,21 @@ def _lot(lot_id: UUID, account: str, *more: Any) -> Lot:
 async def append(
     connection: AsyncConnection, transactions: Collection[Transaction], wallets: Iterable[Wallet]
 ) -> None:
-    """Append transactions, and write the wallets that they left."""
+    """Append transactions, and write the wallets that they left, which are locked: their order is free."""
     opened = list(wallets)
-    await _insert_transactions(connection, transactions)
-    await _write_lots(connection, opened)
-    await _insert_entries(connection, transactions)
-    await _write_balances(connection, opened)
-
-
-async def _insert_transactions(connection: AsyncConnection, transactions: Iterable[Transaction]) -> None:
-    rows = [{name: getattr(transaction, name) for name in _TRANSACTION} for transaction in transactions]
-    statement = insert(ledger_transaction).from_select(
-        _TRANSACTION, select(unnested(ledger_transaction, _TRANSACTION))
+    for wallet in opened:
+        wallet.check()
+    await _APPEND.run(
+        connection,
+        map(_transaction, transactions),
+        ((wallet.tenant_id, *_lot_row(lot)) for wallet in opened for lot in wallet.changed.values()),
+        map(_balance, opened),
+        (
+            (transaction.id, position, transaction.tenant_id, entry.account, entry.lot_id, entry.amount)
+            for transaction in transactions
+            for position, entry in enumerate(transaction.entries)
+        ),
     )
-    await connection.execute(statement, arrays(rows, _TRANSACTION))
-
-
-async def _write_lots(connection: AsyncConnection, wallets: Iterable[Wallet]) -> None:
-    rows = [
-        {"tenant_id": wallet.tenant_id} | {name: getattr(lot, name) for name in _LOT}
-        for wallet in wallets
-        for lot in wallet.changed.values()
-    ]
-    if not rows:
-        return
-    names = ("tenant_id", *_LOT)
-    statement = upsert(credit_lot).from_select(names, select(unnested(credit_lot, names)))
-    statement = statement.on_conflict_do_update(
-        index_elements=["id"], set_={"remaining": statement.excluded.remaining}
-    )
-    await connection.execute(statement, arrays(rows, names))
-
-
-async def _insert_entries(connection: AsyncConnection, transactions: Iterable[Transaction]) -> None:
-    rows = [
-        {
-            "transaction_id": transaction.id,
-            "position": position,
-            "tenant_id": transaction.tenant_id,
-            "account": entry.account,
-            "lot_id": entry.lot_id,
-            "amount": entry.amount,
-        }
-        for transaction in transactions
-        for position, entry in enumerate(transaction.entries)
-    ]
-    if not rows:
-        return
-    statement = insert(ledger_entry).from_select(_ENTRY, select(unnested(ledger_entry, _ENTRY)))
-    await connection.execute(statement, arrays(rows, _ENTRY))
-
-
-async def _write_balances(connection: AsyncConnection, wallets: Iterable[Wallet]) -> None:
-    """The rows are locked already, so that their order does not matter."""
-    values = [{name: getattr(wallet, name) for name in _BALANCE} for wallet in wallets]
-    rows = unnested(balance, _BALANCE)
-    statement = (
-        update(balance)
-        .where(balance.c.tenant_id == rows.c.tenant_id)
-        .values(granted=rows.c.granted, topped_up=rows.c.topped_up, receivable=rows.c.receivable)
-    )
-    await connection.execute(statement, arrays(values, _BALANCE))
 
 
 async def select_balance(connection: AsyncConnection, tenant_id: str) -> Balance | None:

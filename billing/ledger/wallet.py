@@ -47,7 +47,7 @@ class Wallet:
             return ()
         postpaid = self.terms.mode == "postpaid"
         drawn = (Entry(Account.RECEIVABLE, Femto(-amount)),) if postpaid else self._draw(amount)
-        return self._apply((*drawn, Entry(Account.REVENUE, amount)))
+        return self._book((*drawn, Entry(Account.REVENUE, amount)))
 
     def move(self, transaction_id: UUID, movement: Movement, at: datetime) -> tuple[Entry, ...]:
         """Do what a person asked for.
@@ -136,25 +136,28 @@ class Wallet:
             yield Entry(Account.TOPPED_UP, Femto(-owed))
 
     def _take(self, lot: Lot, part: Femto) -> Entry:
-        left = replace(lot, remaining=Femto(lot.remaining - part))
+        left = lot.less(part)
         self.changed[lot.id] = left
         place = self.lots.index(lot)
         self.lots[place : place + 1] = [left] if left.remaining else []
         return Entry(lot.account, Femto(-part), lot.id)
 
     def _apply(self, entries: Iterable[Entry]) -> tuple[Entry, ...]:
-        netted = tuple(net(entries))
-        for entry in netted:
-            if entry.account is Account.GRANTED:
-                self.granted = Femto(self.granted + entry.amount)
-            elif entry.account is Account.TOPPED_UP:
-                self.topped_up = Femto(self.topped_up + entry.amount)
-            elif entry.account is Account.RECEIVABLE:
-                self.receivable = Femto(self.receivable + entry.amount)
-        self._check()
-        return netted
+        return self._book(tuple(net(entries)))
 
-    def _check(self) -> None:
+    def _book(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+        """Change the balances by entries of which no two are on the same account and lot."""
+        for account, amount, _ in entries:
+            if account is Account.GRANTED:
+                self.granted = Femto(self.granted + amount)
+            elif account is Account.TOPPED_UP:
+                self.topped_up = Femto(self.topped_up + amount)
+            elif account is Account.RECEIVABLE:
+                self.receivable = Femto(self.receivable + amount)
+        return entries
+
+    def check(self) -> None:
+        """Assert that lots and balances agree: before they are written."""
         held = {Account.GRANTED: 0, Account.TOPPED_UP: 0}
         for lot in self.lots:
             held[lot.account] += lot.remaining

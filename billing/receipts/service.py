@@ -11,6 +11,7 @@ from billing.db.access import SETTLER
 from billing.db.transaction import Database
 from billing.errors import StoreRefused
 from billing.receipts import repository
+from billing.receipts.memo import Memo
 from billing.receipts.receipt import Attested, Receipt
 from billing.request_id import RANDOM_BYTES, mint
 from engine.proof.attestation import DECODE_KIND, Attestation, DecodeAttestation, PrefillAttestation
@@ -19,6 +20,7 @@ from engine.proof.signed import PayloadInvalid
 BATCH: Final = 1_000  # requests of one reading; Postgres takes 32,767 parameters
 
 _FIRST: Final = bytes(RANDOM_BYTES)
+_NOT_BILLED: Final[repository.Billed] = (None, ())
 
 _log: Final = logging.getLogger(__name__)
 
@@ -37,7 +39,11 @@ class Receipts:
         Raises:
             StoreUnavailable: it is not known what was kept; the same again is safe.
         """
-        named = [(request_id, one) for one in documents if (request_id := _request_id(one)) is not None]
+        named = [
+            (request_id, _tenant_id(one), one)
+            for one in documents
+            if (request_id := _request_id(one)) is not None
+        ]
         await self._keep(named)
 
     async def of(self, request_ids: Collection[UUID]) -> dict[UUID, Receipt]:
@@ -49,14 +55,12 @@ class Receipts:
         if not request_ids:
             return {}
         async with self._database.transaction(SETTLER) as connection:
-            usages = await repository.select_usage(connection, request_ids)
-            attempts = await repository.select_attempts(connection, request_ids)
+            billed = await repository.select_billed(connection, request_ids)
             documents = await repository.select_documents(connection, request_ids)
         return {
             request_id: Receipt.of(
                 request_id,
-                usages.get(request_id),
-                tuple(attempts.get(request_id, ())),
+                *billed.get(request_id, _NOT_BILLED),
                 tuple(read for text in documents.get(request_id, ()) if (read := _read(text)) is not None),
             )
             for request_id in request_ids
@@ -77,7 +81,7 @@ class Receipts:
             found += (await self.of(request_ids[start : start + BATCH])).values()
         return found
 
-    async def _keep(self, documents: list[tuple[UUID, Attested]]) -> None:
+    async def _keep(self, documents: list[tuple[UUID, str | None, Attested]]) -> None:
         try:
             async with self._database.transaction(SETTLER) as connection:
                 await repository.insert_attestations(connection, documents)
@@ -95,6 +99,11 @@ def _request_id(document: Attested) -> UUID | None:
     except ValueError:
         _log.error("attestation of no request", extra={"worker": document.attestation.worker})
         return None
+
+
+def _tenant_id(document: Attested) -> str | None:
+    memo = Memo.read(document.attestation.memo)
+    return None if memo is None else memo.tenant_id
 
 
 def _read(document: str) -> Attestation | None:

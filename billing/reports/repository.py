@@ -5,21 +5,24 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from sqlalchemy import RowMapping, func, select, text
+from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from billing.db.columns import FemtoNumeric
 from billing.db.tables import (
     api_key,
+    attestation,
     balance,
     price_row,
     price_tier,
     price_window,
     tenant,
     usage_event,
+    usage_quarantine,
     usage_rollup,
 )
 from billing.money import Femto
-from billing.reports.usage_row import OwedRow, UsageFilter, UsageRow, Use, UseFilter
+from billing.reports.usage_row import OwedRow, QuarantinedRow, UsageFilter, UsageRow, Use, UseFilter
 from billing.reports.usage_total import COLUMN_OF, STRETCHES, TOKENS, UsageQuestion, UsageTotal
 
 _KEY: Final = tuple(column.name for column in usage_rollup.primary_key)
@@ -117,6 +120,37 @@ async def select_use(connection: AsyncConnection, use_filter: UseFilter) -> Use:
         statement = statement.where(event.key_id.in_(of_project))
     row = (await connection.execute(statement)).one()
     return Use(Femto(row.charge), int(row.tokens), row.balance_version)
+
+
+async def select_quarantined(connection: AsyncConnection, usage_filter: UsageFilter) -> list[QuarantinedRow]:
+    """Newest last; the filter is on the instant of recording."""
+    c = usage_quarantine.c
+    documents = aggregate_order_by(attestation.c.document, attestation.c.attempt, attestation.c.kind)
+    journaled = (
+        select(func.array_to_string(func.array_agg(documents), "\n"))
+        .where(attestation.c.request_id == c.request_id)
+        .scalar_subquery()
+    )
+    statement = (
+        select(
+            c.request_id,
+            func.coalesce(tenant.c.name, c.tenant_id).label("tenant"),
+            c.recorded_at,
+            c.reason,
+            func.coalesce(c.attestation, journaled).label("attestation"),
+        )
+        .outerjoin(tenant, tenant.c.id == c.tenant_id)
+        .order_by(c.recorded_at.desc(), c.request_id.desc())
+        .limit(usage_filter.limit)
+    )
+    if usage_filter.tenant_id is not None:
+        statement = statement.where(c.tenant_id == usage_filter.tenant_id)
+    if usage_filter.since is not None:
+        statement = statement.where(c.recorded_at >= usage_filter.since)
+    if usage_filter.until is not None:
+        statement = statement.where(c.recorded_at < usage_filter.until)
+    newest_first = [QuarantinedRow(**row) for row in (await connection.execute(statement)).mappings()]
+    return newest_first[::-1]
 
 
 async def select_owed(connection: AsyncConnection) -> list[OwedRow]:

@@ -3,7 +3,7 @@
 from billing.db.access import OPERATOR_READ, Access, of_tenant
 from billing.db.transaction import Database
 from billing.reports import repository
-from billing.reports.usage_row import OwedRow, UsageFilter, UsageRow, Use, UseFilter
+from billing.reports.usage_row import OwedRow, QuarantinedRow, UsageFilter, UsageRow, Use, UseFilter
 from billing.reports.usage_total import UsageQuestion, UsageTotal
 
 
@@ -30,6 +30,14 @@ class Reports:
         """
         async with self._database.transaction(_access(question.tenant_id)) as connection:
             return await repository.select_totals(connection, question)
+
+    async def quarantined(self, usage_filter: UsageFilter) -> list[QuarantinedRow]:
+        """Requests whose usage cannot be, newest last by the instant at which that was recorded.
+
+        Told to operators: what workers signed of one may name no tenant, or another.
+        """
+        async with self._database.transaction(OPERATOR_READ) as connection:
+            return await repository.select_quarantined(connection, usage_filter)
 
     async def owed(self) -> list[OwedRow]:
         """What broken promises have cost so far, by tenant."""

@@ -50,6 +50,20 @@ class OwedRow:
 
 
 @dataclass(frozen=True, slots=True)
+class QuarantinedRow:
+    """A request whose usage cannot be. ``tenant`` is a name, or the id that was said where there is none.
+
+    ``attestation`` is what a worker signed of it; all that workers did, if it came with their journals.
+    """
+
+    request_id: UUID
+    tenant: str
+    recorded_at: datetime
+    reason: str
+    attestation: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class UsageRow:
     """A usage event. ``tenant`` and ``key`` are names, for reading; the ids stand beside them."""
 

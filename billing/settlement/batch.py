@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
@@ -16,6 +17,7 @@ from billing.settlement import repository
 from billing.settlement.event import UsageEvent
 from billing.settlement.idempotency import IdempotencyRecord
 from billing.settlement.posting import post
+from billing.settlement.quarantine import Quarantined
 
 RETRY_DELAYS_MS: Final = (10, 20, 50, 100, 200, 500, 1000, 1000, 2000, 2000)
 
@@ -25,11 +27,13 @@ Waiting = tuple[UsageEvent, asyncio.Future[BalanceVersion]]
 
 
 class Settlement:
-    """One flusher task in one event loop.
+    """Some flushers in one event loop, each with a transaction of its own: as one waits for the disk, another
+    gathers and posts.
 
     Args:
-        flush_interval_ms: how long the flusher gathers before each transaction.
+        flush_interval_ms: how long a flusher gathers before each transaction, unless it is full sooner.
         batch_max: events of a transaction at most.
+        flushers: transactions at once at most.
         retry_delays_ms: waits between tries while Postgres is away or a deadlock was broken.
     """
 
@@ -37,29 +41,32 @@ class Settlement:
         self,
         database: Database,
         flush_interval_ms: int = 5,
-        batch_max: int = 2000,
+        batch_max: int = 256,
+        flushers: int = 2,
         retry_delays_ms: Sequence[int] = RETRY_DELAYS_MS,
     ) -> None:
         self._database = database
         self._flush_interval_ms = flush_interval_ms
         self._batch_max = batch_max
+        self._flushers_max = flushers
         self._retry_delays_ms = retry_delays_ms
-        self._waiting: list[Waiting] = []
+        self._waiting: deque[Waiting] = deque()
         self._arrived = asyncio.Event()
         self._closing = False
-        self._flusher: asyncio.Task[None] | None = None
+        self._flushers: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Start the flusher."""
-        assert self._flusher is None, "settlement is started once"
-        self._flusher = asyncio.create_task(self._run(), name="settlement")
+        """Start the flushers."""
+        assert not self._flushers, "settlement is started once"
+        self._flushers = [
+            asyncio.create_task(self._run(), name="settlement") for _ in range(self._flushers_max)
+        ]
 
     async def close(self) -> None:
         """Settle what has arrived, then stop; what arrives later is refused."""
         self._closing = True
         self._arrived.set()
-        if self._flusher is not None:
-            await self._flusher
+        await asyncio.gather(*self._flushers)
 
     async def settle(self, event: UsageEvent) -> BalanceVersion:
         """Record a request and charge for it, once however often it is asked; returns when that is durable.
@@ -74,7 +81,7 @@ class Settlement:
                 an idempotency key that another request has answered.
             StoreUnavailable: Postgres stayed away; whether it is settled is not known, and again is safe.
         """
-        if self._closing or self._flusher is None:
+        if self._closing or not self._flushers:
             raise StoreUnavailable("settlement is not running")
         settled: asyncio.Future[BalanceVersion] = asyncio.get_running_loop().create_future()
         self._waiting.append((event, settled))
@@ -82,7 +89,7 @@ class Settlement:
         return await settled
 
     async def settled(self, request_ids: Sequence[UUID]) -> set[UUID]:
-        """Which of the requests have an event."""
+        """Which of the requests are decided: they have an event, or are in quarantine and will have none."""
         if not request_ids:
             return set()
         async with self._database.transaction(SETTLER) as connection:
@@ -108,13 +115,23 @@ class Settlement:
         async with self._database.transaction(SETTLER) as connection:
             return await repository.delete_expired_answers(connection, at)
 
+    async def quarantine(self, usage: Quarantined) -> None:
+        """Put usage aside that cannot be billed; once, however often it is asked.
+
+        Raises:
+            StoreUnavailable: it is not known whether that was recorded; again is safe.
+        """
+        _log.error("usage in quarantine", extra={"request_id": str(usage.request_id), "why": usage.reason})
+        async with self._database.transaction(SETTLER) as connection:
+            await repository.insert_quarantined(connection, usage)
+
     async def _run(self) -> None:
         while self._waiting or not self._closing:
             await self._arrived.wait()
-            if not self._closing:
+            if len(self._waiting) < self._batch_max and not self._closing:
                 await asyncio.sleep(self._flush_interval_ms / 1000)
-            batch, self._waiting = self._waiting[: self._batch_max], self._waiting[self._batch_max :]
-            if not self._waiting:
+            batch = [self._waiting.popleft() for _ in range(min(self._batch_max, len(self._waiting)))]
+            if not self._waiting and not self._closing:
                 self._arrived.clear()
             if batch:
                 await self._flush(batch)
@@ -129,10 +146,10 @@ class Settlement:
             balances = await self._post(first_of_each)
         except StoreRefused as refusal:
             if len(by_request) > 1:
-                for same in by_request.values():
-                    await self._flush(same)
+                middle = len(batch) // 2
+                await self._flush(batch[:middle])
+                await self._flush(batch[middle:])
                 return
-            _log.error("usage event refused", extra={"request_id": str(first_of_each[0].request_id)})
             _fail(batch, refusal)
         except Exception as error:  # a fault of ours must not leave callers waiting for ever
             _fail(batch, error)

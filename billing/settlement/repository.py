@@ -1,43 +1,89 @@
-"""Statements on usage events, and on the idempotency keys that they answer."""
+"""Statements on usage events, on the idempotency keys that they answer, and on usage that is put aside."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
+from dataclasses import asdict
 from datetime import datetime
+from operator import attrgetter
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, select, union_all
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from billing.db.bulk import arrays, unnested
-from billing.db.tables import idempotency_record, usage_event
+from billing.db.bulk import Bulk, Rows
+from billing.db.tables import idempotency_record, usage_event, usage_quarantine
 from billing.errors import StoreRefused
 from billing.money import ZERO, Femto
 from billing.settlement.event import UsageEvent
 from billing.settlement.idempotency import ANSWERED, IdempotencyRecord
+from billing.settlement.quarantine import Quarantined
 
-_EVENT: Final = tuple(column.name for column in usage_event.c if column.server_default is None)
+# Each column but the attempts, and where in an event its value is.
+_COLUMNS: Final = {
+    "request_id": "request_id",
+    "tenant_id": "tenant_id",
+    "key_id": "key_id",
+    "model": "model",
+    "status": "status",
+    "traffic_class": "traffic_class",
+    "admitted_at": "admitted_at",
+    "rated_at": "rated_at",
+    "cache_hit": "usage.cache_hit",
+    "cache_owed": "usage.cache_owed",
+    "cache_write": "usage.cache_write",
+    "cache_miss": "usage.cache_miss",
+    "output": "usage.output",
+    "reasoning": "reasoning_tokens",
+    "charge": "charge.amount",
+    "currency": "charge.currency",
+    "price_row_id": "charge.price_row_id",
+    "price_window": "charge.window",
+    "tier": "charge.tier",
+}
+_values: Final = attrgetter(*_COLUMNS.values())
+_events: Final = Rows(usage_event, (*_COLUMNS, "attempts"))
+_INSERT: Final = Bulk(
+    _events.insert()
+    .on_conflict_do_nothing(index_elements=["request_id"])
+    .returning(usage_event.c.request_id),
+    _events,
+)
+_ANSWER: Final = tuple(column.name for column in idempotency_record.c)
+_answer: Final = attrgetter(*_ANSWER)
+_answers: Final = Rows(idempotency_record, _ANSWER)
+_taking: Final = _answers.insert()
+_INSERT_ANSWERS: Final = Bulk(
+    _taking.on_conflict_do_update(
+        index_elements=["tenant_id", "key_digest"],
+        set_={name: _taking.excluded[name] for name in _ANSWER},
+        where=idempotency_record.c.expires_at <= _taking.excluded.created_at,
+    ).returning(idempotency_record.c.request_id),
+    _answers,
+)
+
+
+def _row(event: UsageEvent) -> tuple[object, ...]:
+    attempts = [(a.attempt, a.stage, a.worker, a.output_from, a.output_to) for a in event.attempts]
+    return (*_values(event), attempts)
 
 
 async def insert_events(connection: AsyncConnection, events: Iterable[UsageEvent]) -> set[UUID]:
     """Insert the events that are new, and say which were.
 
-    In the order of their ids: two flushers with the same request wait for each other and never deadlock.
+    Give them in the order of their ids: two flushers with the same request wait for each other and never
+    deadlock.
     """
-    rows = [_values(event) for event in sorted(events, key=lambda event: event.request_id)]
-    statement = (
-        upsert(usage_event)
-        .from_select(_EVENT, select(unnested(usage_event, _EVENT)))
-        .on_conflict_do_nothing(index_elements=["request_id"])
-        .returning(usage_event.c.request_id)
-    )
-    return set((await connection.execute(statement, arrays(rows, _EVENT))).scalars())
+    return {row["request_id"] for row in await _INSERT.run(connection, map(_row, events))}
 
 
 async def select_settled(connection: AsyncConnection, request_ids: Collection[UUID]) -> set[UUID]:
-    """Which of the requests have an event."""
-    statement = select(usage_event.c.request_id).where(usage_event.c.request_id.in_(request_ids))
-    return set((await connection.execute(statement)).scalars())
+    """Which of the requests have an event, or never will: they are in quarantine."""
+    found = (
+        select(table.c.request_id).where(table.c.request_id.in_(request_ids))
+        for table in (usage_event, usage_quarantine)
+    )
+    return set((await connection.execute(union_all(*found))).scalars())
 
 
 async def select_charge(connection: AsyncConnection, request_id: UUID) -> Femto:
@@ -46,31 +92,23 @@ async def select_charge(connection: AsyncConnection, request_id: UUID) -> Femto:
     return (await connection.execute(statement)).scalar() or ZERO
 
 
-async def insert_answers(connection: AsyncConnection, records: Sequence[IdempotencyRecord]) -> None:
-    """Take the keys of these records, of expired ones too.
+async def insert_answers(connection: AsyncConnection, records: Collection[IdempotencyRecord]) -> None:
+    """Take the keys of these records, of expired ones too; in their order, so that two never deadlock.
 
     Raises:
         StoreRefused: by `ANSWERED`, when another request has one of them.
     """
-    for record in sorted(records, key=lambda record: (record.tenant_id, record.key_digest)):
-        values = {column.name: getattr(record, column.name) for column in idempotency_record.c}
-        statement = (
-            upsert(idempotency_record)
-            .values(values)
-            .on_conflict_do_update(
-                index_elements=["tenant_id", "key_digest"],
-                set_=values,
-                where=idempotency_record.c.expires_at <= record.created_at,
-            )
-            .returning(idempotency_record.c.request_id)
-        )
-        if (await connection.execute(statement)).first() is None:
-            raise StoreRefused(ANSWERED, "another request has answered this idempotency key")
+    if not records:
+        return
+    by_key = {(record.tenant_id, record.key_digest): record for record in records}
+    taken = await _INSERT_ANSWERS.run(connection, (_answer(by_key[key]) for key in sorted(by_key)))
+    if len(taken) < len(records):
+        raise StoreRefused(ANSWERED, "another request has answered this idempotency key")
 
 
 async def insert_lost(connection: AsyncConnection, record: IdempotencyRecord) -> None:
     """Unless the key has its record."""
-    values = {column.name: getattr(record, column.name) for column in idempotency_record.c}
+    values = dict(zip(_ANSWER, _answer(record), strict=True))
     await connection.execute(upsert(idempotency_record).values(values).on_conflict_do_nothing())
 
 
@@ -92,25 +130,11 @@ async def delete_expired_answers(connection: AsyncConnection, at: datetime) -> i
     return (await connection.execute(statement)).rowcount
 
 
-def _values(event: UsageEvent) -> dict[str, object]:
-    return {
-        "request_id": event.request_id,
-        "tenant_id": event.tenant_id,
-        "key_id": event.key_id,
-        "model": event.model,
-        "status": event.status,
-        "traffic_class": event.traffic_class,
-        "admitted_at": event.admitted_at,
-        "rated_at": event.rated_at,
-        "cache_hit": event.usage.cache_hit,
-        "cache_owed": event.usage.cache_owed,
-        "cache_write": event.usage.cache_write,
-        "cache_miss": event.usage.cache_miss,
-        "output": event.usage.output,
-        "reasoning": event.reasoning_tokens,
-        "charge": event.charge.amount,
-        "currency": event.charge.currency,
-        "price_row_id": event.charge.price_row_id,
-        "price_window": event.charge.window,
-        "tier": event.charge.tier,
+async def insert_quarantined(connection: AsyncConnection, usage: Quarantined) -> None:
+    """Put it aside, unless it has been."""
+    # Postgres keeps no NUL in a text, and one may be what was refused.
+    values = {
+        name: value.replace("\0", "") if isinstance(value, str) else value
+        for name, value in asdict(usage).items()
     }
+    await connection.execute(upsert(usage_quarantine).values(values).on_conflict_do_nothing())

@@ -15,7 +15,7 @@ down_revision = "0043"
 branch_labels = None
 depends_on = None
 
-APPENDED = ("usage_event", "usage_attempt", "attestation", "ledger_transaction", "ledger_entry")
+APPENDED = ("usage_event", "attestation", "usage_quarantine", "ledger_transaction", "ledger_entry")
 PROJECTED = ("balance", "credit_lot")
 ANSWERS = ("idempotency_record", "top_up_request", "auto_top_up")
 PRICES = ("price_window", "price_tier")

@@ -12,19 +12,29 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench import admission, burst, fairness, first_token, mixed, overhead, start, steps, store
+from tests.bench import (
+    admission,
+    burst,
+    fairness,
+    first_token,
+    mixed,
+    overhead,
+    settlement,
+    start,
+    steps,
+    store,
+)
 from tests.bench.row import Row
 
 
 def table_of(rows: list[Row]) -> Table:
     """Lay the rows out for people."""
     table = Table(title=f"Kvitto on {os.cpu_count()} cores", title_justify="left")
-    for heading in ("what", "measured", "at most", "kept", "remark"):
-        table.add_column(heading, justify="right" if heading in {"measured", "at most"} else "left")
+    for heading in ("what", "measured", "promised", "kept", "remark"):
+        table.add_column(heading, justify="right" if heading in {"measured", "promised"} else "left")
     for row in rows:
-        limit = "" if row.limit is None else row.written(row.limit)
-        kept = "" if row.limit is None else "yes" if row.kept else "NO"
-        table.add_row(row.name, row.written(row.value), limit, kept, row.remark)
+        kept = "" if not row.promise else "yes" if row.kept else "NO"
+        table.add_row(row.name, row.written(row.value), row.promise, kept, row.remark)
     return table
 
 
@@ -38,6 +48,7 @@ BENCHES: dict[str, Callable[[], list[Row]]] = {
     "burst": burst.measure,
     "fairness": fairness.measure,
     "mixed": mixed.measure,
+    "settlement": settlement.measure,
     "curve": mixed.curve,
 }
 

@@ -7,11 +7,12 @@ import pytest
 from tokenizers import Tokenizer
 
 from engine.proof.prefix import block_hashes
-from tests.bench import first_token, overhead
+from tests.bench import first_token, overhead, settlement
 from tests.bench.first_token import AROUND_TOKENS, RATIO_MAX, Pair, Texts
 from tests.bench.overhead import Round
 from tests.bench.prompts import prompt_ids
 from tests.bench.row import Row
+from tests.bench.settlement import Load
 from tests.bench.stack import Told
 
 
@@ -62,6 +63,26 @@ def test_the_overhead_is_taken_round_by_round() -> None:
     assert publishing.value == pytest.approx(0.02)
     *_, wall, _, _ = overhead.rows([Round(5.0, 1.0, 0.0), *without[1:]], without)
     assert (wall.value, wall.kept) == (1.0, True)
+
+
+def test_settlement_is_compared_round_by_round() -> None:
+    together = [
+        Load(16_000.0, [40.0] * 100),
+        Load(20_000.0, [40.0] * 98 + [90.0, 95.0]),
+        Load(4_000.0, [1.0]),
+    ]
+    alone = [Load(2_000.0, []), Load(5_000.0, []), Load(800.0, [])]
+    speed, wait, single, ratio, opened = settlement.rows(together, alone, Load(5_000.0, [26.0] * 100))
+    assert (speed.value, speed.kept, speed.promise) == (16_000.0, True, "≥ 15,000/s")
+    assert (wait.value, wait.kept) == (40.0, True)
+    assert (single.value, single.promise) == (2_000.0, "")
+    assert (ratio.value, ratio.kept) == (5.0, True)
+    assert not opened.kept
+
+
+def test_a_floor_is_the_least_a_value_may_be() -> None:
+    assert Row("x", 1.0, "s", floor=1.0).kept
+    assert not Row("x", 0.9, "s", floor=1.0).kept
 
 
 @pytest.mark.parametrize(("limit", "kept"), [(None, True), (2.0, True), (1.0, True), (0.9, False)])

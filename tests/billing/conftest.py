@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -16,7 +17,10 @@ from billing.pricing.rating import rate
 from billing.pricing.service import Prices
 from billing.pricing.toml import shipped
 from billing.receipts.memo import Memo
+from billing.reports.service import Reports
+from billing.reports.usage_row import UsageFilter
 from billing.request_id import mint
+from billing.settlement.batch import Settlement
 from billing.settlement.event import UsageEvent
 from billing.tenancy.service import Tenancy
 from billing.usage import TokenUsage
@@ -25,6 +29,8 @@ from tests.attested import Signed, prefill
 
 NOON = datetime(2026, 11, 2, 12, 0, tzinfo=UTC)
 MODEL = "smollm2-135m-instruct"
+CHARGE = 1024 * 14_000_000 + 176 * 140_000_000 + 300 * 280_000_000
+TEN = femto_of("10")
 
 
 @dataclass(frozen=True)
@@ -88,3 +94,24 @@ async def house(database: Database) -> House:
     await prices.publish(book, "test", NOON)
     empty = House(database, tenancy, prices, Ledger(database), book, "", "")
     return await empty.other_tenant()
+
+
+@pytest.fixture
+async def settlement(house: House) -> AsyncIterator[Settlement]:
+    settlement = Settlement(house.database)
+    await settlement.start()
+    yield settlement
+    await settlement.close()
+
+
+async def rows_of(house: House) -> list[Any]:
+    return await Reports(house.database).usage(UsageFilter(tenant_id=house.tenant_id))
+
+
+async def assert_charged(house: House, requests: int, credit: int = TEN) -> None:
+    """One event a request, the balance their sum below the credit, and a ledger that adds up."""
+    rows = await rows_of(house)
+    assert len(rows) == requests
+    assert sum(row.charge for row in rows) == requests * CHARGE
+    assert (await house.ledger.balance(house.tenant_id)).total == credit - requests * CHARGE
+    assert await house.ledger.check_integrity() == []

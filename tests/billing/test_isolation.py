@@ -18,7 +18,9 @@ from billing.db.transaction import Database
 from billing.errors import RolesMissing
 from billing.money import Femto
 from billing.reports.rollup import Rollups
+from billing.settlement.batch import Settlement
 from billing.settlement.posting import post
+from billing.settlement.quarantine import Quarantined
 from billing.tenancy.limits import Limit
 from billing.tenancy.rules.rule import Owner
 from billing.tenancy.rules.service import Rules
@@ -38,7 +40,7 @@ GLOBAL = {
     },
 }
 # Facts: appended by the settler, changed and deleted by nobody.
-APPENDED = {"usage_event", "usage_attempt", "attestation", "ledger_transaction", "ledger_entry"}
+APPENDED = {"usage_event", "attestation", "usage_quarantine", "ledger_transaction", "ledger_entry"}
 # Projections of facts, which the settler may write again.
 PROJECTED = {"balance", "credit_lot", "usage_rollup"}
 # What tenants manage themselves, as their management keys do; the audit log is appended by who changes them.
@@ -88,6 +90,8 @@ async def two(house: Any) -> tuple[Any, Any]:
     for one in (house, other):
         await one.topped_up("1")
         await post(one.database, [one.event()])
+        impossible = Quarantined(one.request_id(1), one.tenant_id, "impossible", None)
+        await Settlement(one.database).quarantine(impossible)
         await managed(one)
     await Rollups(house.database, lag=timedelta(0)).build()
     return house, other

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from alembic import command
-from alembic.script import ScriptDirectory
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -16,6 +15,7 @@ from billing.db.migrate import configuration, upgrade
 from billing.db.tables import metadata
 
 ROOT = Path(__file__).parents[2]
+REVISIONS = list((ROOT / "migrations" / "versions").glob("[0-9]*.py"))
 CATALOG = {
     "columns": """
         SELECT table_name, column_name, data_type, numeric_precision, numeric_scale, is_nullable,
@@ -74,8 +74,7 @@ async def test_migrations_from_empty_make_exactly_the_tables_and_step_down(empty
     for kind in CATALOG:
         assert have[kind] == want[kind], f"migrations and tables.py differ in {kind}"
     await asyncio.to_thread(command.check, configuration(migrated))
-    revisions = ScriptDirectory.from_config(configuration(migrated)).walk_revisions()
-    for _ in revisions:
+    for _ in REVISIONS:
         await asyncio.to_thread(command.downgrade, configuration(migrated), "-1")
         await asyncio.to_thread(command.upgrade, configuration(migrated), "+1")
         await asyncio.to_thread(command.downgrade, configuration(migrated), "-1")
@@ -100,6 +99,29 @@ async def test_attestations_kept_by_position_are_named_by_their_call(empty_datab
     async with engine.begin() as connection:
         rows = await connection.execute(text("SELECT position, tenant_id FROM attestation"))
         assert [tuple(row) for row in rows] == [(0, "t")]
+    await engine.dispose()
+
+
+async def test_attempts_go_with_their_event_to_its_month_and_back(empty_databases: tuple[str, str]):
+    url, _ = empty_databases
+    await asyncio.to_thread(command.upgrade, configuration(url), "0004")
+    calls = [(0, "t", "prefill", "p1", 0, 1), (1, "t", "decode", "d1", 1, 1)]
+    kept = text("SELECT attempt, tenant_id, stage, worker, output_from, output_to FROM usage_attempt")
+    engine = create_async_engine(url)
+    async with engine.begin() as connection:
+        for statement in OLD_ROWS[:4]:
+            await connection.exec_driver_sql(statement)
+        for call in calls[::-1]:
+            insert = f"INSERT INTO usage_attempt SELECT request_id, {str(call)[1:-1]} FROM usage_event"  # noqa: S608  literals of this test
+            await connection.exec_driver_sql(insert)
+    await asyncio.to_thread(upgrade, url)
+    async with engine.begin() as connection:
+        await connection.execute(text(SEEING_ALL))
+        (attempts,) = (await connection.execute(text("SELECT attempts FROM usage_event"))).scalars()
+        assert attempts == [[0, "prefill", "p1", 0, 1], [1, "decode", "d1", 1, 1]]
+    await asyncio.to_thread(command.downgrade, configuration(url), "0004")
+    async with engine.begin() as connection:
+        assert sorted(map(tuple, await connection.execute(kept))) == calls
     await engine.dispose()
 
 

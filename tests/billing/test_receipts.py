@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -23,14 +22,6 @@ PROMPT = {"prompt_tokens": 1200, "hit_tokens": 1024}
 @pytest.fixture
 def receipts(house: Any) -> Receipts:
     return Receipts(house.database)
-
-
-@pytest.fixture
-async def settlement(house: Any) -> AsyncIterator[Settlement]:
-    settlement = Settlement(house.database)
-    await settlement.start()
-    yield settlement
-    await settlement.close()
 
 
 async def test_lines_may_come_before_the_event_and_after_it(
@@ -69,7 +60,7 @@ async def test_two_that_keep_the_same_lines_at_once_wait_for_each_other_and_neve
 ):
     lines = [Signed(decode(house.request_id(1), attempt, 0, 1)) for attempt in range(3)]
     async with house.database.transaction(OWNER) as blocker:
-        await insert_attestations(blocker, [(house.request_id(1), lines[1])])
+        await insert_attestations(blocker, [(house.request_id(1), None, lines[1])])
         keeping = [asyncio.create_task(receipts.keep(order)) for order in (lines, lines[::-1])]
         async with asyncio.timeout(10):
             while await waiting_for_locks(house) < 2:

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 import openai
 import pytest
 
-from engine.api import EngineFailed
-from tests.gateway.conftest import House
+from engine.api import EngineFailed, EngineUnavailable
+from tests.gateway.conftest import CREDIT, House, until
 from tests.gateway.doubles import MODEL, Play, says
 
 MESSAGES: list[openai.types.chat.ChatCompletionMessageParam] = [{"role": "user", "content": "Hi"}]
@@ -65,6 +65,29 @@ async def test_it_knows_what_kind_of_refusal_it_got(house: House, client: openai
     with pytest.raises(openai.APIStatusError) as broke:
         await client.chat.completions.create(model=MODEL, messages=MESSAGES)
     assert (broke.value.status_code, broke.value.code) == (402, "insufficient_balance")
+
+
+async def test_its_retry_of_a_failed_turn_is_charged_once_and_the_failed_try_holds_nothing(
+    house: House, client: openai.AsyncOpenAI
+) -> None:
+    """BasedHardware/omi#15287: the package asks again by itself after a 503."""
+    house.engine.play = Play([EngineUnavailable("decode-0 is dead", retry_after_s=0)])
+
+    async def failed() -> bool:
+        return len(await house.rows()) == 1
+
+    asking = asyncio.create_task(
+        client.with_options(max_retries=2).chat.completions.create(model=MODEL, messages=MESSAGES)
+    )
+    await until(failed)
+    house.engine.play = Play()
+    answer = await asking
+    assert answer.choices[0].message.content == "Hello"
+    rows = await house.settled(2)
+    assert [row.status for row in rows if row.charge] == ["completed"]
+    assert {row.status for row in rows if not row.charge} == {"failed"}
+    assert await house.balance() == CREDIT - sum(row.charge for row in rows)
+    assert (await house.held()).held == 0
 
 
 async def test_closing_its_stream_stops_the_generation(house: House, client: openai.AsyncOpenAI) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 
 from engine.api import TokenChunk
+from gateway.pump import Pump
 from gateway.routes.chat import _order, _understand
 from tests.gateway.conftest import CREDIT, ROW, House, until
 from tests.gateway.doubles import END, Play, says
@@ -21,6 +22,10 @@ async def ended(house: House) -> None:
 
 
 async def test_a_stream_left_half_way_is_billed_for_what_the_gateway_had_received(house: House) -> None:
+    """BerriAI/litellm#14457: exactly one usage row, the prompt and the tokens received until then.
+
+    QuantumNous/new-api#5235: the hold is settled at that amount, not refunded whole.
+    """
     house.engine.play = Play([says("abc"), says("de"), asyncio.Event()], hit_tokens=4)
     async with house.chat(stream=True) as answer:
         read = b""
@@ -90,15 +95,38 @@ async def test_many_clients_leaving_at_once_leave_one_event_each(house: House) -
     await ended(house)
 
 
-async def test_an_answer_left_unread_to_the_deadline_is_billed_and_ends_with_an_error(
-    impatient_house: House,
-) -> None:
-    house = impatient_house
+async def unread(house: House) -> Pump:
+    """A stream of seven frames whose reader has not read any yet."""
     house.engine.play = Play([says(letter) for letter in "abcdef"] + [TokenChunk((END,), "stop")])
     grant = await house.desk.keys.grant(house.headers["authorization"])
     body = b'{"model": "%b", "stream": true, "messages": [{"role": "user", "content": "Hi"}]}'
     asked = _understand(house.desk, grant, body % house.parts.recipe.served_name.encode(), None)
-    pump = house.desk.pumps.start(_order(house.desk, grant, asked))
+    return house.desk.pumps.start(_order(house.desk, grant, asked))
+
+
+async def test_a_slow_reader_that_leaves_stops_the_generation_at_once(impatient_house: House) -> None:
+    """BerriAI/litellm#36008: billed is what the gateway had received, never more than the engine attests."""
+    house = impatient_house
+    pump = await unread(house)
+
+    async def full() -> bool:
+        return pump.channel.full
+
+    await until(full)
+    pump.channel.leave()
+    await asyncio.wait_for(house.engine.generations[0].cancelled.wait(), 5)
+    (row,) = await house.settled()
+    attested = house.engine.generations[0].attempts[-1].output_to
+    assert (row.status, row.output) == ("aborted", attested)
+    assert 2 <= row.output <= 3  # two frames fit, a third waits
+    await ended(house)
+
+
+async def test_an_answer_left_unread_to_the_deadline_is_billed_and_ends_with_an_error(
+    impatient_house: House,
+) -> None:
+    house = impatient_house
+    pump = await unread(house)
     (row,) = await house.settled()
     assert row.status == "aborted"
     assert 2 <= row.output <= 3  # two frames fit, a third waits

@@ -8,11 +8,12 @@ from uuid import UUID
 
 import pytest
 
-from billing.errors import StoreUnavailable
+from billing.errors import StoreRefused, StoreUnavailable, UsageInvalid
 from billing.ledger.balance import BalanceVersion
 from billing.ledger.credit import Grant
 from billing.money import Femto
 from billing.reports.service import Reports
+from billing.reports.usage_row import QuarantinedRow, UsageFilter
 from billing.settlement.batch import Settlement
 from billing.settlement.event import UsageEvent
 from billing.tenancy.api_key import KeyGrant
@@ -31,7 +32,7 @@ from tests.gateway.doubles import MODEL, ScriptedJournals
 from tests.gateway.sweeping import Orphan, sweeper
 
 ID = UUID("0199f5a0-0000-7000-8000-000000000000")
-PROOF = Proof(prefill(ID), "")
+PROOF = Proof(prefill(ID), "{}")
 PREFILL, DECODE, LATER = (
     Attempt(0, "prefill", "p1", 0, 1),
     Attempt(1, "decode", "d1", 1, 5),
@@ -151,6 +152,47 @@ async def test_what_a_request_costs_beyond_its_hold_is_debt_and_not_clamped_to_z
     assert (await admission.held(tenant.id)).balance == balance.total < 0
     with pytest.raises(BalanceInsufficient):
         await admission.admit(tenant.id, Femto(0))
+
+
+UNPROVEN = Outcome("completed", PROOF, (), 5, 0, 1.0)
+UNKEPT = Outcome("completed", PROOF, (PREFILL, replace(DECODE, output_to=2**31)), 2**31, 0, 1.0)
+
+
+async def quarantined(house: House) -> list[QuarantinedRow]:
+    return await Reports(house.parts.database).quarantined(UsageFilter(tenant_id=house.tenant_id))
+
+
+@pytest.mark.parametrize("outcome", [UNPROVEN, UNKEPT], ids=["that no call covers", "too large to keep"])
+async def test_usage_that_cannot_be_is_put_in_quarantine_and_never_billed(
+    house: House, outcome: Outcome
+) -> None:
+    orphan = await held(house)
+    ours = settler(house, house.admission, house.parts.settlement)
+    with pytest.raises((UsageInvalid, StoreRefused)):
+        await ours.charge(terms(house), orphan.hold, outcome)
+    (row,) = await quarantined(house)
+    assert (row.request_id, row.attestation) == (orphan.hold.request_id, PROOF.document)
+    assert b"kvitto_usage_quarantined_total 1.0" in ours._telemetry.render()
+    assert await sweeper(house, journals(orphan)).sweep_once() == SweepReport()
+    assert await house.nothing_happened()
+
+
+async def test_usage_in_quarantine_whose_hold_stayed_is_not_charged_from_journals(house: House) -> None:
+    orphan = await held(house)
+    deaf = settler(house, DeafAdmission(house.parts.valkey), house.parts.settlement)
+    with pytest.raises(UsageInvalid):
+        await deaf.charge(terms(house), orphan.hold, UNPROVEN)
+    assert await sweeper(house, journals(orphan)).sweep_once() == SweepReport(released=1)
+    assert await house.nothing_happened()
+
+
+async def test_a_lost_request_whose_usage_cannot_be_is_put_in_quarantine_and_voided(house: House) -> None:
+    orphan = await held(house)
+    impossible = ScriptedJournals([orphan.prefilled(), orphan.decoded(1, 0, 2**31)])
+    assert await sweeper(house, impossible).sweep_once() == SweepReport(voided=1)
+    (row,) = await quarantined(house)
+    assert orphan.prefilled().document in str(row.attestation)
+    assert await house.nothing_happened()
 
 
 class Contested(Settlement):

@@ -1,12 +1,15 @@
-"""What requests used, and the calls that are billed for it."""
+"""What requests used, and the calls that are billed for it.
+
+Keys, tenants with their currency and price rows that events name exist: a trigger looks once a statement
+(`usage_event_references`), where a foreign key would once a row.
+"""
 
 from typing import Final
 
 from sqlalchemy import (
+    JSON,
     CheckConstraint,
     Column,
-    ForeignKey,
-    ForeignKeyConstraint,
     Index,
     Integer,
     Table,
@@ -37,12 +40,16 @@ usage_event: Final = Table(
     Column("reasoning", Integer, nullable=False),
     Column("charge", FemtoNumeric, nullable=False),
     Column("currency", Text, nullable=False),
-    Column("price_row_id", Text, ForeignKey("price_row.id"), nullable=False),
+    Column("price_row_id", Text, nullable=False),
     Column("price_window", Text, nullable=False),
     Column("tier", Text, nullable=False),
+    Column(
+        "attempts",
+        JSON,
+        nullable=False,
+        comment="accepted calls, each [attempt, stage, worker, output_from, output_to]",
+    ),
     Column("recorded_at", instant(), nullable=False, server_default=func.now()),
-    ForeignKeyConstraint(["tenant_id", "currency"], ["tenant.id", "tenant.currency"]),
-    ForeignKeyConstraint(["key_id", "tenant_id"], ["api_key.id", "api_key.tenant_id"]),
     CheckConstraint("status IN ('completed', 'aborted', 'failed')", name="status"),
     CheckConstraint(
         "cache_hit >= 0 AND cache_owed >= 0 AND cache_write >= 0 AND cache_miss >= 0 AND output >= 0",
@@ -57,19 +64,4 @@ usage_event: Final = Table(
     # Without autosummarize it would know nothing of what was inserted since the last vacuum.
     Index(None, "recorded_at", postgresql_using="brin", postgresql_with={"autosummarize": "on"}),
     postgresql_partition_by="RANGE (request_id)",  # by month: billing/db/partitions.py
-)
-
-usage_attempt: Final = Table(
-    "usage_attempt",
-    metadata,
-    Column("request_id", Uuid, primary_key=True, comment="of its event, without a key: months move"),
-    Column("attempt", Integer, primary_key=True, autoincrement=False),
-    Column("tenant_id", Text, nullable=False, comment="of its event"),
-    Column("stage", Text, nullable=False),
-    Column("worker", Text, nullable=False),
-    Column("output_from", Integer, nullable=False),
-    Column("output_to", Integer, nullable=False),
-    CheckConstraint("attempt >= 0", name="attempt"),
-    CheckConstraint("stage IN ('prefill', 'decode', 'both')", name="stage"),
-    CheckConstraint("0 <= output_from AND output_from <= output_to", name="output"),
 )

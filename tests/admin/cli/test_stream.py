@@ -20,9 +20,13 @@ USAGE = {
 BODY = {"model": "m", "messages": []}
 
 
+def data(document: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(document).encode() + b"\n\n"
+
+
 def chunk(content: str, finish: str | None = None, usage: dict[str, int] | None = None) -> bytes:
     choice = {"index": 0, "delta": {"content": content}, "finish_reason": finish}
-    return b"data: " + json.dumps({"choices": [choice], "usage": usage}).encode() + b"\n\n"
+    return data({"choices": [choice], "usage": usage})
 
 
 WHOLE = (
@@ -32,7 +36,7 @@ WHOLE = (
     b": ping\n",
     chunk(" då"),
     chunk("", "stop", USAGE),
-    b"data: " + json.dumps({"choices": [], "usage": USAGE}).encode() + b"\n\n",
+    data({"choices": [], "usage": USAGE}),
     b"data: [DONE]\n\n",
 )
 
@@ -76,6 +80,27 @@ def refused(status: int, body: Any, **headers: str) -> web.Response:
     return web.Response(
         status=status, text=body if isinstance(body, str) else json.dumps(body), headers=headers
     )
+
+
+EARLIER = {**USAGE, "completion_tokens": 1}
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        (chunk("", "stop", USAGE),),
+        (chunk("", "stop"), data({"choices": [], "usage": USAGE})),
+        (chunk("", "stop"), data({"choices": [{"delta": {}}], "usage": USAGE})),
+        (chunk("", "stop", EARLIER), data({"choices": [], "usage": USAGE})),
+        (chunk("", "stop", USAGE), data({"choices": [], "usage": USAGE})),
+    ],
+    ids=["on the finish", "on no choices", "on an empty delta", "a later one", "the same again"],
+)
+async def test_usage_is_accepted_wherever_it_stands_and_the_last_one_wins(last: tuple[bytes, ...]) -> None:
+    """diegosouzapw/OmniRoute#9750: accepted once, never summed."""
+    async with gateway((chunk("Hej"), *last, b"data: [DONE]\n\n")) as endpoint:
+        answer = await complete(endpoint, BODY, lambda _: None)
+    assert (answer.text, answer.finish_reason, answer.usage) == ("Hej", "stop", USAGE)
 
 
 async def test_text_is_handed_on_as_it_comes_and_usage_is_taken_once() -> None:

@@ -20,6 +20,7 @@ from billing.pricing.rating import rate
 from billing.request_id import RANDOM_BYTES, mint
 from billing.settlement.batch import Settlement
 from billing.settlement.event import UsageEvent
+from billing.settlement.quarantine import Quarantined
 from billing.usage import TokenUsage
 from engine.proof.coverage import Attempt
 
@@ -135,7 +136,13 @@ def test_usage_is_added_up_by_days_of_a_zone(kvitto: Any, customer: Any, cli_set
 
 
 @pytest.mark.parametrize(
-    "words", [("--by", "moon"), ("--by", "day", "--zone", "Mars"), ("--by", "day", "--limit", "1")]
+    "words",
+    [
+        ("--by", "moon"),
+        ("--by", "day", "--zone", "Mars"),
+        ("--by", "day", "--limit", "1"),
+        ("--by", "day", "--quarantined"),
+    ],
 )
 def test_what_cannot_be_added_up_is_refused_in_a_line(kvitto: Any, words: tuple[str, ...]) -> None:
     ran = kvitto("usage", *words)
@@ -219,3 +226,23 @@ def test_chat_before_the_first_up_says_what_to_do(kvitto: Any) -> None:
     assert ran.status == 1
     assert ran.err.startswith("kvitto: no stack has run in ")
     assert "`kvitto up`" in ran.err
+
+
+def test_usage_in_quarantine_is_shown_with_its_reason_and_what_was_signed(
+    kvitto: Any, customer: Any, cli_settings: Settings
+) -> None:
+    request_id = mint(DAY, secrets.token_bytes(RANDOM_BYTES))
+    put_aside = Quarantined(request_id, customer["tenant_id"], "5 output tokens of no call", '{"signed": 1}')
+
+    async def work() -> None:
+        database = Database(cli_settings.database_url, pool_size=1)
+        await Settlement(database).quarantine(put_aside)
+        await database.close()
+
+    asyncio.run(work())
+    (row,) = kvitto("usage", "--quarantined", "--tenant", customer["tenant"], "--json").told
+    assert list(row) == ["request_id", "tenant", "recorded_at", "reason", "attestation"]
+    assert (row["request_id"], row["tenant"]) == (str(request_id), customer["tenant"])
+    assert (row["reason"], row["attestation"]) == (put_aside.reason, put_aside.attestation)
+    assert put_aside.reason in kvitto("usage", "--quarantined", "--tenant", customer["tenant"]).out
+    assert kvitto("usage", "--tenant", customer["tenant"], "--json").told == []
