@@ -8,7 +8,7 @@ import asyncio
 import dataclasses
 import json
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Self, cast
@@ -137,7 +137,7 @@ class WorkerRoutes:
             return
         await self._answered(self._app(scope, _replayed(body, receive), send))
 
-    async def _answered(self, answering: Coroutine[Any, Any, None]) -> None:
+    async def _answered(self, answering: Awaitable[None]) -> None:
         """See vLLM's answer through, and break it off when its engine has stopped without an end to it."""
         answer, stopped = asyncio.ensure_future(answering), asyncio.ensure_future(self.desk.stopped.wait())
         try:
