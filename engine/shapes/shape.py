@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Self
 
-from engine.shapes.worker import Role, SpecInvalid, WorkerSpec
+from engine.shapes.worker import Role, SpecInvalid, WorkerSpec, default_cores
 
-__all__ = ["Role", "Seat", "Shape", "SpecInvalid", "WorkerSpec"]
+__all__ = ["Role", "Seat", "Shape", "SpecInvalid", "WorkerSpec", "default_cores"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,5 +116,16 @@ class WorkerSpec:
             raise SpecInvalid(f"{path}: {error}") from error
 
 
+def default_cores(role: Role, cores: int) -> tuple[int, ...] | None:
+    """Cores of a worker beside one of the other role: prefill on core 0, decode on core 1, if there are two.
+
+    With more cores prefill gets the first half and decode the rest; ``both`` is left unbound.
+    """
+    if cores < 2 or role == "both":
+        return None
+    half = cores // 2
+    return tuple(range(half)) if role == "prefill" else tuple(range(half, cores))
+
+
 def _plain(value: object) -> object:
     return str(value) if isinstance(value, Path) else value

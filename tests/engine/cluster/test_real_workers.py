@@ -40,7 +40,7 @@ from engine.proof.attestation import DecodeAttestation
 from engine.proof.certificate import DeploymentKey
 from engine.proof.coverage import grade, output_tokens
 from engine.shapes.render import worker_command
-from engine.shapes.shape import Shape, WorkerSpec
+from engine.shapes.shape import WorkerSpec, default_cores
 
 ROLES: dict[str, Role] = {"p0": "prefill", "d0": "decode"}
 SHUTDOWN_TIMEOUT_S = 3
@@ -137,8 +137,7 @@ def pair(short_folder: Path, model_dir: Path) -> Iterator[Pair]:
     processes: dict[str, subprocess.Popen[bytes]] = {}
     addresses = []
     try:
-        seats = Shape.split(1, 1, range(os.cpu_count() or 1)).seats
-        for (name, role), seat in zip(ROLES.items(), seats, strict=True):
+        for name, role in ROLES.items():
             key = Ed25519PrivateKey.generate()
             (folder / f"{name}.pem").write_bytes(signed.private_pem(key))
             (folder / f"{name}.certificate").write_text(
@@ -157,7 +156,7 @@ def pair(short_folder: Path, model_dir: Path) -> Iterator[Pair]:
                 call_secret_file=folder / "call.secret",
                 context_tokens=2048,
                 shutdown_timeout_s=SHUTDOWN_TIMEOUT_S,
-                cpu_cores=seat.cores,
+                cpu_cores=default_cores(role, os.cpu_count() or 1),
             )
             processes[name] = start(name, role, spec, folder / f"{name}.log")
             addresses.append(WorkerAddress(name, role, spec.socket))

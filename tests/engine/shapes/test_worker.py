@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engine.shapes.render import worker_command
-from engine.shapes.worker import SpecInvalid, WorkerSpec
+from engine.shapes.worker import SpecInvalid, WorkerSpec, default_cores
 
 SPEC = WorkerSpec(
     name="prefill-0",
@@ -75,3 +75,10 @@ def test_a_command_without_cores_leaves_threads_unbound() -> None:
     environment = worker_command(Path("/s"), dataclasses.replace(SPEC, cpu_cores=None, threads=3)).environment
     assert environment["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
     assert environment["OMP_NUM_THREADS"] == "3"
+
+
+def test_prefill_and_decode_share_a_machine_without_sharing_cores() -> None:
+    assert (default_cores("prefill", 2), default_cores("decode", 2)) == ((0,), (1,))
+    assert (default_cores("prefill", 5), default_cores("decode", 5)) == ((0, 1), (2, 3, 4))
+    assert default_cores("prefill", 1) is None
+    assert default_cores("both", 8) is None
