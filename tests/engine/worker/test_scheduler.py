@@ -318,6 +318,21 @@ def test_another_tenants_prompt_does_not_wait_for_a_burst(make: Make) -> None:
     bench.run()
 
 
+@pytest.mark.parametrize("of", CLASSES)
+def test_beside_a_burst_another_tenants_prompt_and_its_tail_have_steps_of_their_own(
+    make: Make, of: type
+) -> None:
+    """What is ahead of its share fills no step that it would only make longer, be it running or waiting."""
+    bench = make(of)
+    for index in range(20):
+        bench.add(f"burst-{index}", 1000, "a")
+    bench.step()
+    bench.add("mine", 100, "b")
+    assert [bench.step(), bench.step()] == [{"mine": 64}, {"mine": 36}]
+    assert "burst-0" in bench.step()
+    bench.run()
+
+
 def test_a_tenant_of_twice_the_weight_is_served_twice_as_much(make: Make) -> None:
     bench = make()
     for index in range(6):
