@@ -49,15 +49,15 @@ class Prompt:
         return Work.chunk(self.computed_tokens, self.total_tokens - self.computed_tokens)
 
 
-def stretched(step_s: float, fixed_s: float, *, decoding: bool) -> float:
+def stretched(step_s: float, fixed_s: float, *, waited_for: bool) -> float:
     """Seconds for a step that should take ``step_s``: more, where that is dear or hurts nobody.
 
-    While others are decoding, up to half as long again, until ``fixed_s``, what a step costs before it
-    computes a chunk, is a fifth of it: a slow machine would spend half of its time on that, and what comes
-    late makes everybody wait. While nobody waits between two tokens, five times as long: chunks compute
-    faster the larger they are, and whoever comes then waits for one step at most.
+    While others wait for its end, between two tokens or for blocks to go on from, up to half as long again,
+    until ``fixed_s``, what a step costs before it computes a chunk, is a fifth of it: a slow machine would
+    spend half of its time on that, and what comes late makes everybody wait. While nobody does, five times as
+    long: chunks compute faster the larger they are, and whoever comes then waits for one step at most.
     """
-    if not decoding:
+    if not waited_for:
         return step_s * _STRETCH_ALONE
     return max(step_s, min(fixed_s / _OVERHEAD_MAX, step_s * _STRETCH_MAX))
 

@@ -109,16 +109,26 @@ class Pacer:
         """Seconds of a step that also decodes, before it computes a chunk."""
         return self.law.base_s + self._decoding.law.work_s(decode)
 
-    def plan(self, placed: list[Prompt], waiting: list[Prompt], decode: Work, tokens_max: int) -> StepPlan:
+    def plan(
+        self,
+        placed: list[Prompt],
+        waiting: list[Prompt],
+        decode: Work,
+        tokens_max: int,
+        *,
+        loading: bool = False,
+    ) -> StepPlan:
         """Plan a step of at most ``tokens_max`` tokens.
 
         Args:
             placed: prompts that run or whose loaded blocks are in place.
             waiting: prompts that could be admitted; empty while no place is free.
             decode: what the decoding requests add to the step.
+            loading: blocks of others are being loaded, who go on after the step.
         """
         fixed_s = self.fixed_s(decode)
-        step_s = stretched(self._step_budget_s, fixed_s, decoding=decode.tokens > 0)
+        waited_for = decode.tokens > 0 or loading or any(prompt.loads for prompt in waiting)
+        step_s = stretched(self._step_budget_s, fixed_s, waited_for=waited_for)
         budget = StepBudget(self.law, step_s / self._fit.margin - fixed_s, tokens_max - decode.tokens)
         order = self._fair.order([*placed, *waiting], self.law, budget.quantum_s)
         ordered, together = order.prompts, order.together

@@ -273,5 +273,5 @@ def test_a_step_is_never_larger_than_vllm_lets_it_be(decode: int, tokens_max: in
 
 @pytest.mark.parametrize(("fixed_s", "step_s"), [(0.01, 0.1), (0.02, 0.1), (0.024, 0.12), (0.04, 0.15)])
 def test_a_step_is_stretched_where_it_is_dear_or_hurts_nobody(fixed_s: float, step_s: float) -> None:
-    assert stretched(0.1, fixed_s, decoding=True) == pytest.approx(step_s)
-    assert stretched(0.1, fixed_s, decoding=False) == pytest.approx(0.5)
+    assert stretched(0.1, fixed_s, waited_for=True) == pytest.approx(step_s)
+    assert stretched(0.1, fixed_s, waited_for=False) == pytest.approx(0.5)

@@ -72,3 +72,9 @@ def test_a_step_kept_short_for_a_prompt_that_was_not_admitted_is_followed_by_a_f
     assert (planned.chunk("mine", 0, 60), planned.chunk("burst", 0, 1500)) == (60, 0)
     pacer.scheduled(planned, {})
     assert pacer.plan([], [burst, mine], Work(), 2048).chunk("burst", 0, 1500) > 0
+
+
+def test_a_step_in_which_others_begin_to_load_their_blocks_is_not_stretched(pacer: Pacer) -> None:
+    burst, warm = Prompt("burst", "ten_a", 0.0, 64, 1500), Prompt("warm", "ten_a", 0.0, 960, 1000, loads=True)
+    alone = pacer.plan([burst], [], Work(), 2048).placed["burst"]
+    assert pacer.plan([burst], [warm], Work(), 2048).placed["burst"] < alone / 2
