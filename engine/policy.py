@@ -2,9 +2,11 @@
 
 Between tenants the order is weighted fair queueing. Each tenant has a virtual time, the seconds it was served
 divided by its weight; the tenant whose next chunk would *end* earliest in virtual time goes first. A tenant
-that comes back from idling starts at the time of the least served: it neither saves up nor owes. So while a
-request of cost ``s`` and weight ``w`` is worked off, another tenant of weight ``w'`` gets at most ``s·w'/w``,
-and what was running when the request came: its share plus one step.
+that comes back from idling starts where the least served was when the running step began: it neither saves up
+nor owes, and that step is the first of what others get beside it. All chunks of a step end together, so a
+step is left shorter rather than filled with chunks that *begin* behind the end of another tenant's in it. So
+from the start of the step in which a request of cost ``s`` and weight ``w`` comes until it is worked off,
+another tenant of weight ``w'`` gets at most ``s·w'/w`` and one chunk: its share plus one step.
 
 Within a tenant the order is by remaining cost, less ``ageing`` for each second waited. Both sides of a
 comparison age alike, so a request of remaining cost ``s`` is passed only by what came within ``s / ageing``
@@ -12,7 +14,7 @@ seconds after it.
 """
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -47,15 +49,15 @@ class Prompt:
         return Work.chunk(self.computed_tokens, self.total_tokens - self.computed_tokens)
 
 
-def stretched(step_s: float, fixed_s: float, *, decoding: bool) -> float:
+def stretched(step_s: float, fixed_s: float, *, waited_for: bool) -> float:
     """Seconds for a step that should take ``step_s``: more, where that is dear or hurts nobody.
 
-    While others are decoding, up to half as long again, until ``fixed_s``, what a step costs before it
-    computes a chunk, is a fifth of it: a slow machine would spend half of its time on that, and what comes
-    late makes everybody wait. While nobody waits between two tokens, five times as long: chunks compute
-    faster the larger they are, and whoever comes then waits for one step at most.
+    While others wait for its end, between two tokens or for blocks to go on from, up to half as long again,
+    until ``fixed_s``, what a step costs before it computes a chunk, is a fifth of it: a slow machine would
+    spend half of its time on that, and what comes late makes everybody wait. While nobody does, five times as
+    long: chunks compute faster the larger they are, and whoever comes then waits for one step at most.
     """
-    if not decoding:
+    if not waited_for:
         return step_s * _STRETCH_ALONE
     return max(step_s, min(fixed_s / _OVERHEAD_MAX, step_s * _STRETCH_MAX))
 
@@ -92,6 +94,14 @@ class StepBudget:
             self.left_s -= self.law.work_s(Work.chunk(context_tokens, tokens))
 
 
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Prompts, next first; only the first ``together`` may share the next step."""
+
+    prompts: list[Prompt]
+    together: int
+
+
 @dataclass(slots=True)
 class _Backlog:
     """Prompts of one tenant, next first; ``start`` is the virtual time at which the next is served."""
@@ -100,6 +110,11 @@ class _Backlog:
     start: float
     weight: float
     taken: int = 0
+
+    @property
+    def loads(self) -> bool:
+        """Whether the next prompt takes no chunk."""
+        return self.prompts[self.taken][1].loads
 
     def next(self, quantum_s: float) -> tuple[float, float, str]:
         """Key of the next prompt among tenants: virtual end of its chunk, age, name."""
@@ -123,8 +138,8 @@ class FairOrder:
     _waiting: frozenset[str] = frozenset()
     _now: float = 0.0
 
-    def order(self, prompts: Iterable[Prompt], law: CostLaw, quantum_s: float) -> list[Prompt]:
-        """Prompts in the order in which to hand out steps of ``quantum_s`` seconds of prefill."""
+    def order(self, prompts: Iterable[Prompt], law: CostLaw, quantum_s: float) -> Order:
+        """The order in which to hand out steps of ``quantum_s`` seconds of prefill."""
         by_tenant: dict[str, list[tuple[float, Prompt]]] = {}
         for prompt in prompts:
             costed = (law.work_s(prompt.remaining), prompt)
@@ -137,16 +152,7 @@ class FairOrder:
             tenant: _Backlog(sorted(costed, key=self._key), self._served[tenant], self._weights[tenant])
             for tenant, costed in by_tenant.items()
         }
-        heap = [(backlog.next(quantum_s), tenant) for tenant, backlog in backlogs.items()]
-        heapq.heapify(heap)
-        ordered = []
-        while heap:
-            _, tenant = heapq.heappop(heap)
-            backlog = backlogs[tenant]
-            ordered.append(backlog.pop(quantum_s))
-            if backlog.taken < len(backlog.prompts):
-                heapq.heappush(heap, (backlog.next(quantum_s), tenant))
-        return ordered
+        return _merged(backlogs, quantum_s)
 
     def charge(self, tenant: str, seconds: float) -> None:
         """A tenant was given ``seconds`` of prefill."""
@@ -158,14 +164,16 @@ class FairOrder:
         return cost_s + self.ageing * prompt.arrived_s, prompt.arrived_s, prompt.request_id
 
     def _advance(self, waiting: frozenset[str]) -> None:
-        """Virtual time follows the least served of those who went on waiting; without any it begins anew."""
-        stayed = self._waiting & waiting
-        if not stayed:
+        """Virtual time is that of the least served who wait; when nobody went on waiting it begins anew.
+
+        Who comes starts at the time of the order before, by which the step that runs was handed out.
+        """
+        if not self._waiting & waiting:
             self._served, self._now = {}, 0.0
-        else:
-            self._now = max(self._now, min(self._served[tenant] for tenant in stayed))
-        for tenant in waiting - stayed:
+        for tenant in waiting - self._waiting:
             self._served[tenant] = max(self._served.get(tenant, 0.0), self._now)
+        if waiting:
+            self._now = min(self._served[tenant] for tenant in waiting)
         self._served = {
             tenant: served
             for tenant, served in self._served.items()
@@ -173,6 +181,27 @@ class FairOrder:
         }
         self._weights = {tenant: self._weights.get(tenant, 1.0) for tenant in self._served}
         self._waiting = waiting
+
+
+def _merged(backlogs: Mapping[str, _Backlog], quantum_s: float) -> Order:
+    """The backlogs as one; virtual ends only rise, so the first two tenants have the ends to compare with."""
+    heap = [(backlog.next(quantum_s), tenant) for tenant, backlog in backlogs.items()]
+    heapq.heapify(heap)
+    ordered: list[Prompt] = []
+    ends: list[tuple[str, float]] = []
+    together = None
+    while heap:
+        (end, _, _), tenant = heapq.heappop(heap)
+        backlog = backlogs[tenant]
+        if together is None and not backlog.loads:
+            if any(backlog.start >= ended for other, ended in ends if other != tenant):
+                together = len(ordered)
+            if len(ends) < 2 and all(other != tenant for other, _ in ends):
+                ends.append((tenant, end))
+        ordered.append(backlog.pop(quantum_s))
+        if backlog.taken < len(backlog.prompts):
+            heapq.heappush(heap, (backlog.next(quantum_s), tenant))
+    return Order(ordered, len(ordered) if together is None else together)
 
 
 def share_step(ordered: Sequence[Prompt], budget: StepBudget) -> dict[str, int]:

@@ -1,9 +1,9 @@
 """What the scheduler asks once a step: which prompts, how much of each. Knows nothing of vLLM.
 
 It joins the policy, the fitted law and the law's file. A prompt that holds a place (it runs, or its blocks
-are loaded) gets the chunk that the plan gives it, which is 0 when a better one waits. The waiting one may
-then not be admitted after all, for want of memory or because its blocks must be loaded first; a step that
-gave way for nothing is followed by steps in which nobody gives way.
+are loaded) gets the chunk that the plan gives it, which is 0 when a better one waits, or shares the step with
+none behind it. The waiting one may then not be admitted after all, for want of memory or because its blocks
+must be loaded first; a step that gave way for nothing is followed by steps in which nobody gives way.
 """
 
 import dataclasses
@@ -35,10 +35,12 @@ _TOKENS_WORTH_LEARNING: Final = 16
 class StepPlan:
     """One step: its order, the chunks of those that hold a place, and a budget for what else is admitted.
 
-    ``least_s`` is what it takes with the smallest chunk that is worth a step.
+    Only the first ``together`` of ``ordered`` may have chunks in it. ``least_s`` is what it takes with the
+    smallest chunk that is worth a step.
     """
 
     ordered: list[Prompt]
+    together: int
     placed: dict[str, int]
     budget: StepBudget
     gives_way: bool
@@ -53,6 +55,8 @@ class StepPlan:
         placed = self.placed.get(request_id)
         if placed is not None:
             return min(placed, wanted_tokens)
+        if self.rank.get(request_id, -1) >= self.together:
+            return 0
         return self.budget.offer(context_tokens, wanted_tokens)
 
 
@@ -105,23 +109,35 @@ class Pacer:
         """Seconds of a step that also decodes, before it computes a chunk."""
         return self.law.base_s + self._decoding.law.work_s(decode)
 
-    def plan(self, placed: list[Prompt], waiting: list[Prompt], decode: Work, tokens_max: int) -> StepPlan:
+    def plan(
+        self,
+        placed: list[Prompt],
+        waiting: list[Prompt],
+        decode: Work,
+        tokens_max: int,
+        *,
+        loading: bool = False,
+    ) -> StepPlan:
         """Plan a step of at most ``tokens_max`` tokens.
 
         Args:
             placed: prompts that run or whose loaded blocks are in place.
             waiting: prompts that could be admitted; empty while no place is free.
             decode: what the decoding requests add to the step.
+            loading: blocks of others are being loaded, who go on after the step.
         """
         fixed_s = self.fixed_s(decode)
-        step_s = stretched(self._step_budget_s, fixed_s, decoding=decode.tokens > 0)
+        waited_for = decode.tokens > 0 or loading or any(prompt.loads for prompt in waiting)
+        step_s = stretched(self._step_budget_s, fixed_s, waited_for=waited_for)
         budget = StepBudget(self.law, step_s / self._fit.margin - fixed_s, tokens_max - decode.tokens)
-        ordered = self._fair.order([*placed, *waiting], self.law, budget.quantum_s)
+        order = self._fair.order([*placed, *waiting], self.law, budget.quantum_s)
+        ordered, together = order.prompts, order.together
         names = {prompt.request_id for prompt in placed}
-        if self._stand_steps and placed:
+        if self._stand_steps and ordered:
             self._stand_steps -= 1
             ordered.sort(key=lambda prompt: prompt.request_id not in names)
-        chunks = share_step(ordered, dataclasses.replace(budget))
+            together = len(ordered)
+        chunks = share_step(ordered[:together], dataclasses.replace(budget))
         admitted = [prompt.request_id not in names and prompt.request_id in chunks for prompt in ordered]
         first = admitted.index(True) if True in admitted else len(ordered)
         least = Work()
@@ -129,9 +145,13 @@ class Pacer:
             least = Work.chunk(chunk.computed_tokens, min(chunk.remaining.tokens, budget.floor_tokens))
         return StepPlan(
             ordered=ordered,
+            together=together,
             placed={name: chunks.get(name, 0) for name in names},
             budget=budget,
-            gives_way=any(prompt.request_id in names for prompt in ordered[first:]),
+            gives_way=any(
+                index >= together or prompt.request_id in names
+                for index, prompt in enumerate(ordered[first:], first)
+            ),
             least_s=max(fixed_s + self.law.work_s(least), step_s),
         )
 

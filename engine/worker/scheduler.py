@@ -149,7 +149,8 @@ class PacedMixin(_Base):  # type: ignore[misc]  # vllm is untyped here
                 decode += Work.chunk(request.num_computed_tokens, 1)
         placed = [_prompt(request, request.num_computed_tokens) for request in (*running, *holding)]
         queued = [self._queued(request) for request in waiting]
-        plan = pacer.plan(placed, queued, decode, self.max_num_scheduled_tokens)
+        loading = len(holding) < len(self.kv_holding_waiting)
+        plan = pacer.plan(placed, queued, decode, self.max_num_scheduled_tokens, loading=loading)
         held_back = [request for request in holding if plan.placed[request.request_id] == 0]
         ordered = _in_order(self.waiting, plan)
         kept = [

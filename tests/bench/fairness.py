@@ -40,7 +40,7 @@ class Delays:
 
         That step is the one that runs when the short prompt comes, while nothing decodes.
         """
-        return _first_s(self.alone) / self.weight + stretched(STEP_BUDGET_S, 0.0, decoding=False)
+        return _first_s(self.alone) / self.weight + stretched(STEP_BUDGET_S, 0.0, waited_for=False)
 
 
 def rows(delays: list[Delays]) -> list[Row]:

@@ -1,7 +1,9 @@
-"""The policy on a simulated worker: each step takes the order, hands out chunks and charges tenants."""
+"""The policy on a simulated worker: each step takes the order, hands out chunks and charges tenants.
+
+As in the scheduler, what is behind a prompt's last full block is a step of its own.
+"""
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -9,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.cost import CHUNK_FLOOR_TOKENS, CostLaw, Work
-from engine.policy import AGEING, FairOrder, Prompt, StepBudget, share_step, stretched
+from engine.policy import AGEING, FairOrder, Order, Prompt, StepBudget, share_step, stretched
 
 LAW = CostLaw()
 STEP_S = 0.1
+BLOCK_TOKENS = 64
 
 
 @dataclass
@@ -28,8 +31,8 @@ class Simulated:
 
     def step(self) -> dict[str, int]:
         budget = StepBudget(LAW, self.step_s - LAW.base_s, 10_000)
-        ordered = self.fair.order(self.prompts, LAW, budget.quantum_s)
-        chunks = share_step(ordered, budget)
+        order = self.fair.order(self.prompts, LAW, budget.quantum_s)
+        chunks = share_step([before_tail(prompt) for prompt in order.prompts[: order.together]], budget)
         spent: dict[str, float] = {}
         left = []
         self.now_s += LAW.base_s
@@ -60,8 +63,14 @@ class Simulated:
             self.step()
 
 
-def names(ordered: Sequence[Prompt]) -> list[str]:
-    return [prompt.request_id for prompt in ordered]
+def before_tail(prompt: Prompt) -> Prompt:
+    """What a step may compute of it."""
+    end = (prompt.total_tokens - 1) // BLOCK_TOKENS * BLOCK_TOKENS
+    return dataclasses.replace(prompt, total_tokens=end) if prompt.computed_tokens < end else prompt
+
+
+def names(order: Order) -> list[str]:
+    return [prompt.request_id for prompt in order.prompts]
 
 
 def test_the_cheapest_goes_first_and_equals_go_in_order_of_arrival() -> None:
@@ -100,7 +109,7 @@ def test_a_prompt_is_passed_only_by_what_came_soon_after_it(
     waiting = Prompt("waiting", "a", 0.0, 0, tokens)
     bound_s = LAW.work_s(waiting.remaining) / AGEING
     others = [Prompt(f"{index}", "a", after_s, 0, count) for index, (after_s, count) in enumerate(later)]
-    ordered = FairOrder().order([*others, waiting], LAW, STEP_S)
+    ordered = FairOrder().order([*others, waiting], LAW, STEP_S).prompts
     passed_by = ordered[: ordered.index(waiting)]
     assert all(prompt.arrived_s <= bound_s for prompt in passed_by)
 
@@ -124,11 +133,12 @@ def test_a_long_prompt_under_a_stream_of_short_ones_is_not_starved() -> None:
     weights=st.dictionaries(st.sampled_from("abcd"), st.floats(0.25, 4), min_size=2),
     bursts=st.lists(st.integers(200, 3000), min_size=20, max_size=50),
     tokens=st.integers(1, 1500),
-    warm_steps=st.integers(0, 30),
+    warm_steps=st.integers(1, 30),
 )
 def test_a_burst_delays_another_tenants_prompt_by_its_share_and_one_step(
     weights: dict[str, float], bursts: list[int], tokens: int, warm_steps: int
 ) -> None:
+    """The step that runs when the prompt comes counts in full."""
     worker = Simulated()
     others, last = sorted(weights)[:-1], max(weights)
     for tenant in others:
@@ -136,7 +146,7 @@ def test_a_burst_delays_another_tenants_prompt_by_its_share_and_one_step(
             worker.add(f"{tenant}-{index}", count, tenant, weights[tenant])
     for _ in range(warm_steps):
         worker.step()
-    del worker.served[:]
+    del worker.served[:-1]
     mine = worker.add("mine", tokens, last, weights[last])
     cost_s = LAW.work_s(mine.remaining)
     while "mine" not in worker.finished_s:
@@ -160,6 +170,24 @@ def test_backlogged_tenants_are_served_alike(tokens: list[tuple[str, int]]) -> N
             got[tenant] += seconds
 
 
+def test_a_step_is_not_filled_with_what_is_ahead_of_another_tenants_prompt_in_it() -> None:
+    """`b` was served alone for a step; as soon as it is no more ahead, they share again."""
+    fair = FairOrder()
+    short, long = Prompt("short", "a", 0.0, 0, 60), Prompt("long", "b", 0.0, 0, 2000)
+    fair.order([long], LAW, STEP_S)
+    fair.charge("b", STEP_S)
+    order = fair.order([long, short], LAW, STEP_S)
+    assert (names(order), order.together) == (["short", "long"], 1)
+    fair.charge("a", STEP_S)
+    assert fair.order([long, short], LAW, STEP_S).together == 2
+
+
+def test_prompts_of_one_tenant_always_share_a_step() -> None:
+    fair = FairOrder()
+    prompts = [Prompt(f"{index}", "a", 0.0, 0, 60) for index in range(9)]
+    assert fair.order(prompts, LAW, STEP_S).together == 9
+
+
 def test_the_weight_that_came_last_counts() -> None:
     fair = FairOrder()
     first, second = Prompt("1", "a", 0.0, 0, 2000, weight=4.0), Prompt("2", "a", 1.0, 0, 2000, weight=0.5)
@@ -167,14 +195,15 @@ def test_the_weight_that_came_last_counts() -> None:
     fair.order([second, first, other], LAW, STEP_S)
     fair.charge("a", 1.0)
     fair.charge("b", 1.5)
-    assert fair.order([second, first, other], LAW, STEP_S)[0] is other, "1 s at half the weight are 2 s"
+    ordered = fair.order([second, first, other], LAW, STEP_S).prompts
+    assert ordered[0] is other, "1 s at half the weight are 2 s"
 
 
 def test_a_prompt_whose_blocks_are_stored_goes_by_what_is_left_and_takes_no_chunk() -> None:
     warm, cold = Prompt("warm", "a", 0.0, 1984, 2000, loads=True), Prompt("cold", "a", 0.0, 0, 200)
-    ordered = FairOrder().order([cold, warm], LAW, STEP_S)
-    assert names(ordered) == ["warm", "cold"]
-    chunks = share_step(ordered, StepBudget(LAW, STEP_S - LAW.base_s, 512))
+    order = FairOrder().order([cold, warm], LAW, STEP_S)
+    assert names(order) == ["warm", "cold"]
+    chunks = share_step(order.prompts, StepBudget(LAW, STEP_S - LAW.base_s, 512))
     assert list(chunks) == ["cold"]
 
 
@@ -225,7 +254,7 @@ def test_every_step_makes_progress_at_any_budget(prompts: list[tuple[str, int]],
         before = {prompt.request_id: prompt for prompt in worker.prompts}
         chunks = worker.step()
         first = before[next(iter(chunks))]
-        assert chunks[first.request_id] >= min(CHUNK_FLOOR_TOKENS, first.total_tokens - first.computed_tokens)
+        assert chunks[first.request_id] >= min(CHUNK_FLOOR_TOKENS, before_tail(first).remaining.tokens)
         floor_s = LAW.step_s(Work.chunk(first.computed_tokens, CHUNK_FLOOR_TOKENS))
         assert LAW.base_s + sum(worker.served[-1].values()) <= max(step_s, floor_s) * (1 + 1e-9)
 
@@ -244,5 +273,5 @@ def test_a_step_is_never_larger_than_vllm_lets_it_be(decode: int, tokens_max: in
 
 @pytest.mark.parametrize(("fixed_s", "step_s"), [(0.01, 0.1), (0.02, 0.1), (0.024, 0.12), (0.04, 0.15)])
 def test_a_step_is_stretched_where_it_is_dear_or_hurts_nobody(fixed_s: float, step_s: float) -> None:
-    assert stretched(0.1, fixed_s, decoding=True) == pytest.approx(step_s)
-    assert stretched(0.1, fixed_s, decoding=False) == pytest.approx(0.5)
+    assert stretched(0.1, fixed_s, waited_for=True) == pytest.approx(step_s)
+    assert stretched(0.1, fixed_s, waited_for=False) == pytest.approx(0.5)

@@ -64,3 +64,19 @@ def test_both_laws_are_kept_between_starts(pacer: Pacer, tmp_path: Path) -> None
     pacer.close()
     again = Pacer(BUDGET_S, tmp_path / "law.json")
     assert (again.law, again.fixed_s(STREAMS)) == (pacer.law, pacer.fixed_s(STREAMS))
+
+
+def test_a_step_kept_short_for_a_prompt_that_was_not_admitted_is_followed_by_a_full_one(pacer: Pacer) -> None:
+    """Its look-up may not have been answered, or there was no memory for it: nobody idles for it twice."""
+    burst, mine = Prompt("burst", "ten_a", 0.0, 0, 1500), Prompt("mine", "ten_b", 1.0, 0, 60)
+    pacer.scheduled(pacer.plan([], [burst], Work(), 2048), {"burst": Work.chunk(0, 512)})
+    planned = pacer.plan([], [burst, mine], Work(), 2048)
+    assert (planned.chunk("mine", 0, 60), planned.chunk("burst", 0, 1500)) == (60, 0)
+    pacer.scheduled(planned, {})
+    assert pacer.plan([], [burst, mine], Work(), 2048).chunk("burst", 0, 1500) > 0
+
+
+def test_a_step_in_which_others_begin_to_load_their_blocks_is_not_stretched(pacer: Pacer) -> None:
+    burst, warm = Prompt("burst", "ten_a", 0.0, 64, 1500), Prompt("warm", "ten_a", 0.0, 960, 1000, loads=True)
+    alone = pacer.plan([burst], [], Work(), 2048).placed["burst"]
+    assert pacer.plan([burst], [warm], Work(), 2048).placed["burst"] < alone / 2
