@@ -71,7 +71,7 @@ async def test_whatever_changes_a_tenant_is_recorded_once_with_actor_before_and_
 
 
 async def test_no_secret_and_no_digest_is_in_the_log(house: Any) -> None:
-    """BerriAI/litellm#30670, #18731: a canary key is not in the audit log."""
+    """BerriAI/litellm#30670, BerriAI/litellm#18731: a canary key is not in the audit log."""
     terms = KeyTerms(scopes=frozenset({"management"}))
     issued = await house.tenancy.create_key(house.tenant_id, "canary", NOON, terms=terms)
     rotated = await house.tenancy.rotate_key(issued.key.id, timedelta(hours=1), NOON)

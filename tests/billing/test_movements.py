@@ -78,6 +78,20 @@ async def test_the_same_top_up_twice_has_the_same_transaction_id(house: Any) -> 
     }
 
 
+async def test_a_payment_that_two_events_tell_of_is_credited_once(house: Any) -> None:
+    """anomalyco/opencode#28402: a webhook delivered twice, by the same event or by another."""
+    told = [
+        Grant(femto_of("20"), "topped_up", f"paid, told by {event}", "webhook", idempotency_key="pi_1")
+        for event in ("evt_1", "evt_1", "evt_2")
+    ]
+    posted = [*await asyncio.gather(*(move(house, each) for each in told)), await move(house, told[-1])]
+    assert {(one.transaction_id, one.balance.balance) for one in posted} == {
+        (posted[0].transaction_id, 20 * UNIT)
+    }
+    (row,) = await house.ledger.movements(house.tenant_id)
+    assert (row.effect.amount, row.idempotency_key) == (-20 * UNIT, "pi_1")
+
+
 async def test_a_top_up_that_failed_half_way_is_credited_by_its_retry(house: Any) -> None:
     """danny-avila/LibreChat#13812: the event is never marked as seen unless the credit is there too."""
     await move(house, Grant(HUGE, "topped_up", "paid", "ann"))

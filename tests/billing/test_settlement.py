@@ -171,6 +171,38 @@ async def kill_who_waits(database: Database) -> bool:
                     return True
 
 
+BROKEN_TWICE = """
+    CREATE SEQUENCE tries;
+    CREATE FUNCTION break_twice() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN
+        IF nextval('tries') <= 2 THEN RAISE EXCEPTION 'in the way' USING ERRCODE = '{state}'; END IF;
+        RETURN NULL;
+    END $$;
+    CREATE TRIGGER break_twice AFTER INSERT ON ledger_transaction EXECUTE FUNCTION break_twice()
+"""
+MENDED = "DROP TRIGGER break_twice ON ledger_transaction; DROP FUNCTION break_twice; DROP SEQUENCE tries"
+
+
+@pytest.mark.parametrize("state", ["40P01", "40001"])
+async def test_what_postgres_gives_up_to_part_two_is_tried_again_and_no_increment_is_dropped(
+    house: Any, settlement: Settlement, state: str
+):
+    """BerriAI/litellm#34887: a deadlock, after the events are written and before the balances are."""
+    await house.topped_up("10")
+    for statement in BROKEN_TWICE.format(state=state).split(";\n    CREATE"):
+        await run(house.database, statement if "SEQUENCE" in statement else f"CREATE{statement}")
+    try:
+        await asyncio.gather(*(settlement.settle(house.event(n)) for n in range(50)))
+    finally:
+        for statement in MENDED.split("; "):
+            await run(house.database, statement)
+    await assert_charged(house, 50)
+
+
+async def run(database: Database, statement: str) -> None:
+    async with database.transaction(OWNER) as connection:
+        await connection.execute(text(statement))
+
+
 async def test_a_restarted_server_costs_nobody_anything(house: Any, settlement: Settlement):
     await house.topped_up("10")
     await settlement.settle(house.event(0))

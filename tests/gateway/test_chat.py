@@ -51,6 +51,7 @@ async def test_a_whole_answer_tells_exactly_what_is_billed(house: House) -> None
 
 
 async def test_a_stream_opens_with_the_role_and_ends_with_usage_and_done(house: House) -> None:
+    """BerriAI/litellm#5118, BerriAI/litellm#15740: with `include_usage`, one row a request id."""
     async with house.chat(stream=True, stream_options={"include_usage": True}) as answer:
         chunks = await events(answer)
     assert answer.headers["content-type"].startswith("text/event-stream")
@@ -65,6 +66,7 @@ async def test_a_stream_opens_with_the_role_and_ends_with_usage_and_done(house: 
     assert chunks[-2]["choices"] == []
     assert chunks[-2]["usage"] == chunks[-3]["usage"]
     (row,) = await house.settled()
+    assert str(row.request_id) == answer.headers["x-request-id"]
     assert row.charge == charged(chunks[-2]["usage"])
 
 

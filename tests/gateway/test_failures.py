@@ -35,6 +35,7 @@ async def test_a_dead_worker_is_503_with_retry_after_and_costs_nothing(house: Ho
 async def test_a_worker_that_dies_before_the_first_token_leaves_an_event_of_nothing(
     house: House, stream: bool
 ) -> None:
+    """QuantumNous/new-api#4168: an engine that fails before its first token bills 0."""
     house.engine.play = Play([DEAD])
     async with house.chat(stream=stream) as answer:
         assert answer.status == 503
@@ -44,6 +45,7 @@ async def test_a_worker_that_dies_before_the_first_token_leaves_an_event_of_noth
 
 
 async def test_a_stream_that_breaks_ends_with_an_error_frame_and_is_not_billed(house: House) -> None:
+    """QuantumNous/new-api#5289: an error frame is never billable output, nor what came before it."""
     house.engine.play = Play([says("abc"), EngineFailed("decode-0", "killed")])
     async with house.chat(stream=True) as answer:
         text = (await answer.read()).decode()
