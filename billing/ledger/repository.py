@@ -254,6 +254,13 @@ async def upsert_auto_top_up(connection: AsyncConnection, tenant_id: str, rule: 
     await connection.execute(statement.on_conflict_do_update(index_elements=["tenant_id"], set_=values))
 
 
+async def select_auto_top_up(connection: AsyncConnection, tenant_id: str) -> AutoTopUp | None:
+    """A tenant's rule, locked; None when it has none."""
+    statement = select(auto_top_up).where(auto_top_up.c.tenant_id == tenant_id).with_for_update()
+    row = (await connection.execute(statement)).one_or_none()
+    return None if row is None else AutoTopUp(row.threshold, row.amount, row.enabled, row.armed)
+
+
 async def rearm(connection: AsyncConnection, present: BalanceVersion) -> None:
     """A balance that has risen to its threshold may cross it again."""
     await connection.execute(

@@ -74,12 +74,16 @@ def _difference(row: PriceRow, published: PriceBook, book: PriceBook, at: dateti
     known = [each for each in published.rows if each.id == row.id]
     reason = refusal(row, published, book, at)
     state: Literal["new", "same", "refused"] = "refused" if reason else "same" if known else "new"
-    before = known or sorted(
-        _before(row, (*published.rows, *book.rows)), key=lambda each: each.effective_from
-    )
-    was, now = _said(before[-1]) if before else {}, _said(row)
+    was = said(known[0]) if known else followed(row, (*published.rows, *book.rows)) or {}
+    now = said(row)
     changes = (Change(what, was.get(what), now.get(what)) for what in {**was, **now})
     return Difference(row, state, reason, tuple(each for each in changes if each.before != each.after))
+
+
+def followed(row: PriceRow, rows: Sequence[PriceRow]) -> dict[str, str] | None:
+    """What the row of the same list says that this one takes the place of; None where there is none."""
+    before = sorted(_before(row, rows), key=lambda each: each.effective_from)
+    return said(before[-1]) if before else None
 
 
 def _before(row: PriceRow, rows: Sequence[PriceRow]) -> Iterator[PriceRow]:
@@ -90,7 +94,7 @@ def _before(row: PriceRow, rows: Sequence[PriceRow]) -> Iterator[PriceRow]:
             yield each
 
 
-def _said(row: PriceRow) -> dict[str, str]:
+def said(row: PriceRow) -> dict[str, str]:
     """What a row says, by name, as people read it."""
     said: dict[str, str] = {"rated when": row.instant}
     if row.effective_until is not None:

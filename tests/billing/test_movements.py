@@ -55,7 +55,7 @@ async def entries(house: Any, transaction_id: Any) -> dict[str, int]:
 
 
 async def postpaid(house: Any, limit: str = "10") -> None:
-    await house.ledger.agree(house.tenant_id, BillingTerms("postpaid", femto_of(limit)))
+    await house.ledger.agree(house.tenant_id, BillingTerms("postpaid", femto_of(limit)), AT, actor="test")
 
 
 async def charge(house: Any, requests: int = 1) -> None:
@@ -258,7 +258,9 @@ async def test_a_receivable_is_written_off_and_corrected_too(house: Any) -> None
 async def test_terms_change_at_once_under_a_newer_version_and_debt_stays_owed(house: Any) -> None:
     await charge(house)
     before = await balance(house)
-    after = await house.ledger.agree(house.tenant_id, BillingTerms("postpaid", femto_of("2")))
+    after = await house.ledger.agree(
+        house.tenant_id, BillingTerms("postpaid", femto_of("2")), AT, actor="test"
+    )
     assert (after.balance, after.version) == (2 * UNIT - CHARGE, before.version + 1)
     assert (await balance(house)).spendable == after.balance
 
