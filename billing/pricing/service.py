@@ -19,7 +19,7 @@ from billing.errors import (
 from billing.pricing import repository
 from billing.pricing.book import Placement, PriceBook, PriceRow
 from billing.pricing.contradictions import contradictions
-from billing.pricing.publication import LEAD, UNSEEN, followed, refusal, said
+from billing.pricing.publication import followed, placement_refusal, refusal, said
 from billing.pricing.replay import Replay, Total
 
 
@@ -97,14 +97,16 @@ class Prices:
 
         Raises:
             PlanMissing, TenantMissing: there is none.
-            PlanConflict: it begins sooner than 10 s after ``at``, or at the instant of another placement.
+            PlanConflict: it begins too soon (`placement_refusal`), or at the instant of another placement.
         """
         plan = placement.plan or "none"
-        if placement.effective_from < at + LEAD:
-            raise PlanConflict(plan, UNSEEN)
         try:
             async with self._database.transaction() as connection:
+                await repository.lock(connection)
                 book = (await repository.select_book(connection)).of(placement.tenant_id)
+                reason = placement_refusal(placement, book, at)
+                if reason is not None:
+                    raise PlanConflict(plan, reason)
                 placed = await repository.insert_placement(connection, placement, actor, at)
                 if placed:
                     was = {"plan": book.plan(placement.effective_from)}
