@@ -148,6 +148,19 @@ class Posted:
     balance: BalanceVersion
 
 
+@dataclass(frozen=True, slots=True)
+class MovementRow:
+    """A movement of money that was no charge, and what remains of the lot it opened, if it opened one."""
+
+    transaction_id: UUID
+    at: datetime
+    effect: Effect
+    reason: str
+    actor: str
+    idempotency_key: str | None
+    remaining: int | None
+
+
 def _check(movement: Movement) -> None:
     if movement.amount <= 0:
         raise AmountInvalid(decimal_of(movement.amount))

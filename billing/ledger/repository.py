@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -23,7 +22,7 @@ from billing.db.tables import (
 )
 from billing.ledger.auto_top_up import AutoTopUp, TopUpRequest
 from billing.ledger.balance import Balance, BalanceVersion, BillingTerms
-from billing.ledger.credit import Effect
+from billing.ledger.credit import Effect, MovementRow
 from billing.ledger.entries import CREDIT_ACCOUNTS, TENANTS_ACCOUNTS, Account, Transaction
 from billing.ledger.integrity import RULES
 from billing.ledger.lot import Lot
@@ -34,19 +33,6 @@ _ENTRY: Final = ("transaction_id", "position", "tenant_id", "account", "lot_id",
 _LOT: Final = ("id", "account", "amount", "remaining", "created_at", "expires_at", "priority")
 _BALANCE: Final = ("tenant_id", "granted", "topped_up", "receivable")
 _TERMS: Final = (tenant.c.billing_mode, tenant.c.credit_limit)
-
-
-@dataclass(frozen=True, slots=True)
-class MovementRow:
-    """A movement of money that was no charge, and what remains of the lot it opened, if it opened one."""
-
-    transaction_id: UUID
-    at: datetime
-    effect: Effect
-    reason: str
-    actor: str
-    idempotency_key: str | None
-    remaining: int | None
 
 
 async def open_wallets(connection: AsyncConnection, tenant_ids: Collection[str]) -> dict[str, Wallet]:

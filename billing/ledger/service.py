@@ -14,9 +14,8 @@ from billing.errors import AmountExceeds, MovementConflict, StoreRefused, Tenant
 from billing.ledger import repository
 from billing.ledger.auto_top_up import AutoTopUp, TopUpRequest
 from billing.ledger.balance import Balance, BalanceVersion, BillingTerms
-from billing.ledger.credit import Grant, Movement, Posted
+from billing.ledger.credit import Grant, Movement, MovementRow, Posted
 from billing.ledger.entries import Transaction
-from billing.ledger.repository import MovementRow
 from billing.ledger.wallet import Wallet
 from billing.money import decimal_of
 from billing.request_id import RANDOM_BYTES, mint

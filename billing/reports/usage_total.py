@@ -48,7 +48,7 @@ class UsageQuestion:
 
 @dataclass(frozen=True, slots=True)
 class UsageTotal:
-    """One group: by dimension an id, or the first instant of a stretch; ``names`` those of tenant, project, key.
+    """One group: by dimension an id, or the first instant of a stretch. Tenant, project, key have ``names``.
 
     Amounts of different currencies are never added: they are groups apart.
     """
