@@ -94,9 +94,12 @@ class PriceConflict(BillingError):
 
     price_row_id: str
     reason: str
+    file: str | None = None
+    line: int | None = None
 
     def __str__(self) -> str:
-        return f"price {self.price_row_id}: {self.reason}"
+        written = "" if self.file is None else f"{self.file}:{self.line}: "
+        return f"{written}price {self.price_row_id}: {self.reason}"
 
 
 @dataclass(eq=False)

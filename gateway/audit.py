@@ -1,4 +1,7 @@
-"""Looks at the receipt of each settled request once, when its workers' lines have had their time to come."""
+"""Looks at the receipt of each request once, when its workers' lines have had their time to come.
+
+What the books have is graded; what they lack, though workers attest it, is named.
+"""
 
 from collections import Counter
 from datetime import datetime, timedelta
@@ -37,6 +40,9 @@ class Audit:
             counts[receipt.grade or "contradicted"] += 1
             if receipt.finding is not None:
                 log.error("receipt_contradicted", request_id=str(receipt.request_id), finding=receipt.finding)
+        for missing in await self._receipts.unbilled_between(since, max(since, until)):
+            counts["unbilled"] += 1
+            log.error("request_without_event", request_id=str(missing.request_id), workers=missing.workers)
         self._audited_to = max(since, until)
         for grade, count in counts.items():
             self._telemetry.receipts.labels(grade).inc(count)

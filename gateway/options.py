@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from billing.pricing.publication import REQUEST_MAX
 from billing.tenancy.api_key import Network
 
 
@@ -13,6 +14,7 @@ class GatewayOptions:
     Args:
         body_bytes_max: larger request bodies are refused with 413.
         request_deadline_s: from admission to the last chunk; the hold covers the dearest window until then.
+            At most `billing.pricing.publication.REQUEST_MAX`, which new prices wait for.
         first_event_wait_s: how long a stream's status waits for the engine; then 200 and heartbeats.
         heartbeat_interval_s: pause between two heartbeats of a silent stream.
         channel_frames_max: frames a slow client may leave unread before the pump waits for it.
@@ -50,4 +52,5 @@ class GatewayOptions:
     def __post_init__(self) -> None:
         assert self.lease_renew_interval_s < self.lease_s
         assert self.replicas > 0
+        assert 0 < self.request_deadline_s <= REQUEST_MAX.total_seconds()
         assert 0 < self.retry_after_s <= 60

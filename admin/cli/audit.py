@@ -1,12 +1,18 @@
-"""`kvitto audit`: who changed what, and whether the log is whole."""
+"""`kvitto audit`: who changed what, whether the log is whole, and whether the books have what was served."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from admin.cli.options import DataDir, Json, directory
+from admin.cli.options import INSTANT_HELP, DataDir, Json, directory, instant_of
 
-app = typer.Typer(help="Read the audit log, and prove that nobody has edited it.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from billing.receipts.receipt import Receipt
+
+app = typer.Typer(
+    help="Read the audit log, prove that nobody has edited it, and compare the books with what was served.",
+    no_args_is_help=True,
+)
 
 LINES_DEFAULT = 50
 
@@ -82,4 +88,55 @@ def verify(
         for fault in faults:
             console().print(fault, style="red", markup=False)
     if faults:
+        raise typer.Exit(1)
+
+
+@app.command("receipts")
+def receipts(
+    since: Annotated[
+        str, typer.Option(metavar="INSTANT", help=f"Admitted at or after this: {INSTANT_HELP}.")
+    ] = "24h",
+    until: Annotated[
+        str, typer.Option(metavar="INSTANT", help="Admitted before this; what runs is not in the books yet.")
+    ] = "11m",
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Compare what workers attest with what was billed, and name each request where they differ.
+
+    Exit status 1 when there is one: a request that the books do not have, or whose receipt is contradicted.
+
+    Example: kvitto audit receipts --since 7d
+    """
+    from admin import clock
+    from admin.cli import session
+    from admin.cli.output import Column, print_rows
+    from billing.request_id import instant_of as admitted_at
+
+    now = clock.now()
+    first, end = instant_of(since, now), instant_of(until, now)
+
+    async def work() -> "list[Receipt]":
+        async with session.books(directory(data_dir)) as books:
+            billed = await books.receipts.admitted_between(first, end)
+            return [r for r in billed if r.finding] + await books.receipts.unbilled_between(first, end)
+
+    found = session.run(work())
+    columns = (
+        Column("request_id", "request"),
+        Column("admitted_at", "admitted (UTC)"),
+        Column("workers", "attested by"),
+        Column("finding", "finding"),
+    )
+    rows = [
+        {
+            "request_id": receipt.request_id,
+            "admitted_at": admitted_at(receipt.request_id),
+            "workers": ", ".join(receipt.workers),
+            "finding": receipt.finding or "the books do not have it",
+        }
+        for receipt in found
+    ]
+    print_rows(rows, columns, as_json=as_json, empty="The books have all that workers attest, as they do.")
+    if found:
         raise typer.Exit(1)

@@ -248,13 +248,14 @@ def terms(
 
     Example: kvitto credit terms acme --mode postpaid --limit 500
     """
+    from admin import clock
     from billing.ledger.balance import BillingTerms
     from billing.money import femto_of
 
     agreed = BillingTerms(mode.value, femto_of(limit))
 
     async def change(ledger: "Ledger", tenant_id: str) -> tuple["BalanceVersion", dict[str, object]]:
-        version = await ledger.agree(tenant_id, agreed)
+        version = await ledger.agree(tenant_id, agreed, clock.now(), actor=ACTOR)
         return version, {"billing_mode": mode.value, "credit_limit": limit}
 
     text = "{tenant} is {billing_mode}; it can spend {balance} {currency}."
@@ -274,6 +275,7 @@ def auto(
 
     Example: kvitto credit auto acme --below 10 --amount 100
     """
+    from admin import clock
     from admin.cli import session
     from admin.cli.output import console, print_json
     from billing.ledger.auto_top_up import AutoTopUp
@@ -284,7 +286,7 @@ def auto(
     async def work() -> dict[str, object]:
         async with session.books(directory(data_dir)) as books:
             owner = await books.tenancy.tenant(tenant)
-            await books.ledger.set_auto_top_up(owner.id, rule)
+            await books.ledger.set_auto_top_up(owner.id, rule, clock.now(), actor=ACTOR)
             asked = len(await books.ledger.top_up_requests(owner.id))
         return {"tenant": owner.name, "below": below, "amount": amount, "enabled": on, "requested": asked}
 

@@ -1,6 +1,7 @@
 """`kvitto price lint`, `diff`, `publish` and `export`: price books as files."""
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -65,21 +66,29 @@ def publish(
 ) -> None:
     """Add the rows of a price book that are not published yet: all of them, or none.
 
-    A row of a model that has prices must take effect at least 10 s from now; schedule it by its date.
+    A row of a model that has prices must take effect at least 10 s from now; if one of these rates requests
+    when they complete, 610 s. Schedule it by its date.
 
     Example: kvitto price publish prices.toml
     """
     from admin import clock
     from admin.cli import session
     from admin.cli.output import console, print_json
+    from billing.errors import PriceConflict
+    from billing.pricing import toml
 
-    book = book_of(file)
+    text = text_of(file)
+    book = toml.read(text, str(file))
 
     async def work() -> int:
         async with session.books(directory(data_dir)) as books:
             return await books.prices.publish(book, actor, clock.now())
 
-    added = session.run(work())
+    try:
+        added = session.run(work())
+    except PriceConflict as conflict:
+        line = toml.lines(text).get(conflict.price_row_id)
+        raise replace(conflict, file=str(file), line=line) from conflict
     if as_json:
         print_json({"file": file, "rows": len(book.rows), "added": added})
     else:

@@ -13,6 +13,7 @@ from billing.audit.service import Audit
 from billing.db.transaction import Database
 from billing.ledger.service import Ledger
 from billing.pricing.service import Prices
+from billing.receipts.service import Receipts
 from billing.reports.service import Reports
 from billing.tenancy.projects.service import Projects
 from billing.tenancy.rules.service import Rules
@@ -37,6 +38,7 @@ class Books:
     prices: Prices
     ledger: Ledger
     reports: Reports
+    receipts: Receipts
     settings: Settings
 
 
@@ -55,6 +57,7 @@ async def books(data_dir: Path) -> AsyncIterator[Books]:
             prices=Prices(database),
             ledger=Ledger(database),
             reports=Reports(database),
+            receipts=Receipts(database),
             settings=settings,
         )
     finally:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from billing.reports.usage_total import Dimension, UsageTotal
 
 DIMENSIONS: Final = (
-    *("tenant", "key", "model", "traffic_class", "price_row", "window"),
+    *("tenant", "project", "key", "model", "traffic_class", "price_row", "window", "tier"),
     *("hour", "day", "week", "month"),
 )
 

@@ -3,7 +3,7 @@
 | role | sees | writes |
 |---|---|---|
 | the one that logs in | nothing: it owns the tables, and their row security is forced | the schema |
-| ``SETTLER`` | all tenants | appends to events, attestations and the ledger; changes projections alone |
+| ``SETTLER`` | all tenants | appends to events, attestations, ledger and audit; changes projections alone |
 | ``OPERATOR`` | all tenants | tenancy and prices |
 | ``OPERATOR_READ`` | all tenants | nothing |
 | ``of_tenant`` | one tenant | what that tenant manages itself |

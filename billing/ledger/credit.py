@@ -54,6 +54,11 @@ class Grant:
         assert PRIORITY_FIRST <= self.priority <= PRIORITY_LAST, f"priority {self.priority}"
 
     @property
+    def action(self) -> str:
+        """As the audit log names it; likewise below."""
+        return "credit.grant" if self.kind == "granted" else "credit.top_up"
+
+    @property
     def account(self) -> CreditAccount:
         """Where it is credited."""
         return CREDIT_ACCOUNTS[self.kind]
@@ -70,6 +75,7 @@ class Refund:
     """Paid credit paid back, at most what remains of it, or of the lot ``lot_id`` where that is named."""
 
     transaction_kind: ClassVar[Kind] = "refund"
+    action: ClassVar[str] = "credit.refund"
 
     amount: Femto
     reason: str
@@ -91,6 +97,7 @@ class WriteOff:
     """What a tenant owes, debt before receivable, forgiven: at most all of it."""
 
     transaction_kind: ClassVar[Kind] = "write_off"
+    action: ClassVar[str] = "credit.write_off"
 
     amount: Femto
     reason: str
@@ -111,6 +118,7 @@ class Correction:
     """What was charged too much, given back as if paid for; or charged too little, drawn as a charge is."""
 
     transaction_kind: ClassVar[Kind] = "correction"
+    action: ClassVar[str] = "credit.correct"
 
     amount: Femto
     favours: Literal["tenant", "house"]
@@ -138,6 +146,19 @@ class Posted:
 
     transaction_id: UUID
     balance: BalanceVersion
+
+
+@dataclass(frozen=True, slots=True)
+class MovementRow:
+    """A movement of money that was no charge, and what remains of the lot it opened, if it opened one."""
+
+    transaction_id: UUID
+    at: datetime
+    effect: Effect
+    reason: str
+    actor: str
+    idempotency_key: str | None
+    remaining: int | None
 
 
 def _check(movement: Movement) -> None:

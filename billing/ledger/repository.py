@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
 from typing import Any, Final
@@ -25,7 +24,7 @@ from billing.db.tables import (
 )
 from billing.ledger.auto_top_up import AutoTopUp, TopUpRequest
 from billing.ledger.balance import Balance, BalanceVersion, BillingTerms
-from billing.ledger.credit import Effect
+from billing.ledger.credit import Effect, MovementRow
 from billing.ledger.entries import CREDIT_ACCOUNTS, TENANTS_ACCOUNTS, Account, Transaction
 from billing.ledger.integrity import RULES
 from billing.ledger.lot import Lot
@@ -79,19 +78,6 @@ _APPEND: Final = Bulk(
 _transaction: Final = attrgetter(*_TRANSACTION)
 _lot_row: Final = attrgetter(*_LOT)
 _balance: Final = attrgetter(*_BALANCE)
-
-
-@dataclass(frozen=True, slots=True)
-class MovementRow:
-    """A movement of money that was no charge, and what remains of the lot it opened, if it opened one."""
-
-    transaction_id: UUID
-    at: datetime
-    effect: Effect
-    reason: str
-    actor: str
-    idempotency_key: str | None
-    remaining: int | None
 
 
 async def open_wallets(connection: AsyncConnection, tenant_ids: Collection[str]) -> dict[str, Wallet]:
@@ -231,6 +217,13 @@ async def upsert_auto_top_up(connection: AsyncConnection, tenant_id: str, rule: 
     }
     statement = upsert(auto_top_up).values(tenant_id=tenant_id, **values)
     await connection.execute(statement.on_conflict_do_update(index_elements=["tenant_id"], set_=values))
+
+
+async def select_auto_top_up(connection: AsyncConnection, tenant_id: str) -> AutoTopUp | None:
+    """A tenant's rule, locked; None when it has none."""
+    statement = select(auto_top_up).where(auto_top_up.c.tenant_id == tenant_id).with_for_update()
+    row = (await connection.execute(statement)).one_or_none()
+    return None if row is None else AutoTopUp(row.threshold, row.amount, row.enabled, row.armed)
 
 
 async def rearm(connection: AsyncConnection, present: BalanceVersion) -> None:

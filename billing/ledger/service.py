@@ -1,19 +1,23 @@
 """The ledger: move money, take back what has expired, read balances, prove that it adds up."""
 
 import secrets
+from dataclasses import replace
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
+from billing.audit import service as audit
+from billing.audit.event import Deed, facts_of
 from billing.db.access import OPERATOR_READ, SETTLER, of_tenant
 from billing.db.transaction import Database
 from billing.errors import AmountExceeds, MovementConflict, StoreRefused, TenantMissing
 from billing.ledger import repository
 from billing.ledger.auto_top_up import AutoTopUp, TopUpRequest
 from billing.ledger.balance import Balance, BalanceVersion, BillingTerms
-from billing.ledger.credit import Grant, Movement, Posted
+from billing.ledger.credit import Grant, Movement, MovementRow, Posted
 from billing.ledger.entries import Transaction
-from billing.ledger.repository import MovementRow
+from billing.ledger.wallet import Wallet
+from billing.money import decimal_of
 from billing.request_id import RANDOM_BYTES, mint
 
 SYSTEM: Final = "system"
@@ -23,7 +27,10 @@ _KEY_TAKEN: Final = "uq_ledger_transaction_tenant_id_idempotency_key"
 
 
 class Ledger:
-    """Facts only, appended. Charges arrive by settlement; holds are not here but in Valkey."""
+    """Facts only, appended. Charges arrive by settlement; holds are not here but in Valkey.
+
+    What people do is in the audit log besides, in the same transaction.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -58,7 +65,7 @@ class Ledger:
     async def _post(self, tenant_id: str, movement: Movement, at: datetime) -> Posted:
         async with self._database.transaction(SETTLER) as connection:
             wallet = (await repository.open_wallets(connection, [tenant_id]))[tenant_id]
-            transaction_id = _transaction_id(at)
+            transaction_id, before = _transaction_id(at), _balances(wallet)
             transaction = Transaction(
                 id=transaction_id,
                 tenant_id=tenant_id,
@@ -71,6 +78,9 @@ class Ledger:
             )
             await repository.append(connection, [transaction], [wallet])
             await repository.rearm(connection, wallet.balance)
+            deed = Deed(tenant_id, movement.actor, movement.action, str(transaction_id), at, before)
+            after = {**_facts(movement), **_balances(wallet)}
+            await audit.append(connection, replace(deed, after=after))
         return Posted(transaction_id, wallet.balance)
 
     async def _posted_before(self, tenant_id: str, movement: Movement) -> Posted | None:
@@ -91,7 +101,7 @@ class Ledger:
         async with self._database.transaction(of_tenant(tenant_id)) as connection:
             return await repository.select_movements(connection, tenant_id)
 
-    async def agree(self, tenant_id: str, terms: BillingTerms) -> BalanceVersion:
+    async def agree(self, tenant_id: str, terms: BillingTerms, at: datetime, *, actor: str) -> BalanceVersion:
         """Change how a tenant pays from its next charge on, and what it may owe; what it owes stays owed.
 
         Raises:
@@ -100,9 +110,11 @@ class Ledger:
         try:
             async with self._database.transaction(SETTLER) as connection:
                 wallet = (await repository.open_wallets(connection, [tenant_id]))[tenant_id]
-                wallet.terms = terms
+                before, wallet.terms = wallet.terms, terms
                 await repository.update_terms(connection, tenant_id, terms)
                 await repository.rearm(connection, wallet.balance)
+                facts = _terms(before), _terms(terms)
+                await audit.append(connection, Deed(tenant_id, actor, "credit.terms", tenant_id, at, *facts))
         except StoreRefused as refusal:
             raise _tenant_missing(tenant_id, refusal) from refusal
         return wallet.balance
@@ -135,7 +147,7 @@ class Ledger:
             raise TenantMissing(tenant_id)
         return found
 
-    async def set_auto_top_up(self, tenant_id: str, rule: AutoTopUp) -> None:
+    async def set_auto_top_up(self, tenant_id: str, rule: AutoTopUp, at: datetime, *, actor: str) -> None:
         """Set a tenant's rule, armed: a balance that is below already asks at once.
 
         Raises:
@@ -143,7 +155,10 @@ class Ledger:
         """
         try:
             async with self._database.transaction() as connection:
+                before = await repository.select_auto_top_up(connection, tenant_id)
                 await repository.upsert_auto_top_up(connection, tenant_id, rule)
+                facts = None if before is None else _rule(before), _rule(rule)
+                await audit.append(connection, Deed(tenant_id, actor, "credit.auto", tenant_id, at, *facts))
         except StoreRefused as refusal:
             raise _tenant_missing(tenant_id, refusal) from refusal
 
@@ -174,6 +189,26 @@ class Ledger:
 
 def _tenant_missing(tenant_id: str, refusal: StoreRefused) -> TenantMissing | StoreRefused:
     return TenantMissing(tenant_id) if refusal.constraint in _NO_TENANT else refusal
+
+
+def _balances(wallet: Wallet) -> dict[str, str]:
+    amounts = {"granted": wallet.granted, "topped_up": wallet.topped_up, "receivable": wallet.receivable}
+    return {f"balance_{name}": decimal_of(amount) for name, amount in amounts.items()}
+
+
+def _facts(movement: Movement) -> dict[str, Any]:
+    """Amount, reason and use. An idempotency key is a word of somebody else's: it is no fact."""
+    facts = {**facts_of(movement), "amount": decimal_of(movement.amount)}
+    return {name: fact for name, fact in facts.items() if name not in {"actor", "idempotency_key"}}
+
+
+def _terms(terms: BillingTerms) -> dict[str, str]:
+    return {"billing_mode": terms.mode, "credit_limit": decimal_of(terms.credit_limit)}
+
+
+def _rule(rule: AutoTopUp) -> dict[str, Any]:
+    amounts = {"threshold": decimal_of(rule.threshold), "amount": decimal_of(rule.amount)}
+    return {**amounts, "enabled": rule.enabled}
 
 
 def _transaction_id(at: datetime) -> UUID:

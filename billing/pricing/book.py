@@ -121,6 +121,11 @@ class PriceBook:
                 return row
         raise PriceMissing(model, currency, at)
 
+    def plan(self, at: datetime) -> str | None:
+        """The plan that the tenant is on; None: on none."""
+        placement = _latest(self._placed.get(self.tenant_id or "", ()), at)
+        return None if placement is None else placement.plan
+
     def changes(self, model: str, currency: str, since: datetime, until: datetime) -> list[datetime]:
         """The instants of ``(since, until]`` at which another row may come into force, earliest first."""
         if since == until:
@@ -136,9 +141,9 @@ class PriceBook:
         """Whose lists price for the tenant, the first that has a price being right."""
         if self.tenant_id is not None:
             yield self.tenant_id, None
-            placement = _latest(self._placed.get(self.tenant_id, ()), at)
-            if placement is not None and placement.plan is not None:
-                yield None, placement.plan
+            plan = self.plan(at)
+            if plan is not None:
+                yield None, plan
         yield _PUBLIC
 
 

@@ -1,10 +1,14 @@
 """The published price book."""
 
+from collections.abc import Sequence
 from datetime import datetime
 
+from billing.audit import service as audit
+from billing.audit.event import HOUSE, Deed
 from billing.db.access import OPERATOR_READ
 from billing.db.transaction import Database
 from billing.errors import (
+    BillingError,
     PlanConflict,
     PlanMissing,
     PriceConflict,
@@ -15,7 +19,7 @@ from billing.errors import (
 from billing.pricing import repository
 from billing.pricing.book import Placement, PriceBook, PriceRow
 from billing.pricing.contradictions import contradictions
-from billing.pricing.publication import LEAD, UNSEEN, refusal
+from billing.pricing.publication import followed, placement_refusal, refusal, said
 from billing.pricing.replay import Replay, Total
 
 
@@ -52,15 +56,12 @@ class Prices:
                         raise PriceConflict(row.id, conflict)
                 for inserting in fresh:
                     await repository.insert_row(connection, inserting, actor, at)
+                for deed in _deeds(fresh, published, actor, at):
+                    await audit.append(connection, deed)
         except StoreRefused as refused:
             if inserting is None:
                 raise
-            if refused.constraint == "fk_price_row_plan":
-                raise PlanMissing(inserting.plan or "") from refused
-            if refused.constraint == "fk_price_row_tenant_id_currency":
-                wrong = f"no tenant of this id is billed in {inserting.currency}"
-                raise PriceInvalid(inserting.id, wrong) from refused
-            raise
+            raise _refused(inserting, refused) from refused
         return len(fresh)
 
     async def book(self) -> PriceBook:
@@ -77,6 +78,8 @@ class Prices:
         try:
             async with self._database.transaction() as connection:
                 made = await repository.insert_plan(connection, name, actor, at)
+                if made:
+                    await audit.append(connection, Deed(HOUSE, actor, "plan.create", name, at, after={}))
         except StoreRefused as refused:
             if refused.constraint == "ck_price_plan_name":
                 raise PlanConflict(name, "a name is small letters, digits, - and _") from refused
@@ -94,14 +97,22 @@ class Prices:
 
         Raises:
             PlanMissing, TenantMissing: there is none.
-            PlanConflict: it begins sooner than 10 s after ``at``, or at the instant of another placement.
+            PlanConflict: it begins too soon (`placement_refusal`), or at the instant of another placement.
         """
         plan = placement.plan or "none"
-        if placement.effective_from < at + LEAD:
-            raise PlanConflict(plan, UNSEEN)
         try:
             async with self._database.transaction() as connection:
+                await repository.lock(connection)
+                book = (await repository.select_book(connection)).of(placement.tenant_id)
+                reason = placement_refusal(placement, book, at)
+                if reason is not None:
+                    raise PlanConflict(plan, reason)
                 placed = await repository.insert_placement(connection, placement, actor, at)
+                if placed:
+                    was = {"plan": book.plan(placement.effective_from)}
+                    now = {"plan": placement.plan, "effective_from": placement.effective_from.isoformat()}
+                    who = placement.tenant_id
+                    await audit.append(connection, Deed(who, actor, "plan.place", who, at, was, now))
         except StoreRefused as refused:
             if refused.constraint == "fk_tenant_plan_plan":
                 raise PlanMissing(plan) from refused
@@ -123,3 +134,28 @@ class Prices:
             async for request in repository.stream_recorded(connection, since, until):
                 replay.add(request)
         return replay.totals
+
+
+def _refused(row: PriceRow, refused: StoreRefused) -> BillingError:
+    if refused.constraint == "fk_price_row_plan":
+        return PlanMissing(row.plan or "")
+    if refused.constraint == "fk_price_row_tenant_id_currency":
+        return PriceInvalid(row.id, f"no tenant of this id is billed in {row.currency}")
+    return refused
+
+
+def _deeds(fresh: Sequence[PriceRow], published: PriceBook, actor: str, at: datetime) -> list[Deed]:
+    """A deed a row, in the chain of the tenant whose own price it is, in the order of chains."""
+    deeds = (
+        Deed(
+            tenant_id=row.tenant_id or HOUSE,
+            actor=actor,
+            action="price.publish",
+            object=row.id,
+            at=at,
+            before=followed(row, (*published.rows, *fresh)),
+            after=said(row),
+        )
+        for row in fresh
+    )
+    return sorted(deeds, key=lambda deed: deed.tenant_id)

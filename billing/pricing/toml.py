@@ -95,6 +95,12 @@ def examine(text: str, file: str) -> tuple[tuple[PriceRow, ...], list[PriceInval
     return tuple(rows.values()), faults
 
 
+def lines(text: str) -> dict[str, int]:
+    """On which line the table of each row begins, by the row's id, in the text of a book that can be read."""
+    document = Table(tomllib.loads(text, parse_float=Decimal), Source("price book", Lines.of(text)))
+    return {_row(table).id: table.source.lines.line(table.path) for table in document.tables("price")}
+
+
 def shipped(name: str) -> PriceBook:
     """A book that comes with Kvitto: ``demo``, or ``deepseek``, whose rows are DeepSeek's price history."""
     file = resources.files("billing.pricing") / "books" / f"{name}.toml"

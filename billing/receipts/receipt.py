@@ -38,6 +38,11 @@ class Receipt:
     grade: Grade | None
     finding: str | None
 
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """Who attests something of it."""
+        return tuple(sorted({attestation.worker for attestation in self.attestations}))
+
     @classmethod
     def of(
         cls,

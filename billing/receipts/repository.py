@@ -63,6 +63,14 @@ async def select_documents(
     return found
 
 
+async def select_unbilled_between(connection: AsyncConnection, first: UUID, end: UUID) -> list[UUID]:
+    """Requests that some worker attests and that have no event, likewise; in their order."""
+    attested = attestation.c.request_id
+    has_event = select(usage_event.c.request_id).where(usage_event.c.request_id == attested).exists()
+    statement = select(attested).distinct().where(attested >= first, attested < end, ~has_event)
+    return list((await connection.execute(statement.order_by(attested))).scalars())
+
+
 async def select_settled_between(connection: AsyncConnection, first: UUID, end: UUID) -> list[UUID]:
     """Requests with an event whose id is in ``[first, end)``: ids are made of the instant of admission."""
     ids = usage_event.c.request_id

@@ -2,13 +2,13 @@
 
 import json
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import datetime
 from typing import Final
 from uuid import UUID
 
 from billing.db.access import SETTLER
-from billing.db.transaction import Database
+from billing.db.transaction import Connection, Database
 from billing.errors import StoreRefused
 from billing.receipts import repository
 from billing.receipts.memo import Memo
@@ -21,6 +21,7 @@ BATCH: Final = 1_000  # requests of one reading; Postgres takes 32,767 parameter
 
 _FIRST: Final = bytes(RANDOM_BYTES)
 _NOT_BILLED: Final[repository.Billed] = (None, ())
+_SelectIds = Callable[[Connection, UUID, UUID], Awaitable[list[UUID]]]
 
 _log: Final = logging.getLogger(__name__)
 
@@ -72,10 +73,18 @@ class Receipts:
         Raises:
             StoreUnavailable: Postgres cannot be asked.
         """
+        return await self._between(repository.select_settled_between, since, until)
+
+    async def unbilled_between(self, since: datetime, until: datetime) -> list[Receipt]:
+        """Likewise, of the requests that workers attest and the books do not have.
+
+        Some rightly cost nothing, when their gateway never learned of what was computed. None is forgotten.
+        """
+        return await self._between(repository.select_unbilled_between, since, until)
+
+    async def _between(self, select_ids: _SelectIds, since: datetime, until: datetime) -> list[Receipt]:
         async with self._database.transaction(SETTLER) as connection:
-            request_ids = await repository.select_settled_between(
-                connection, mint(since, _FIRST), mint(until, _FIRST)
-            )
+            request_ids = await select_ids(connection, mint(since, _FIRST), mint(until, _FIRST))
         found: list[Receipt] = []
         for start in range(0, len(request_ids), BATCH):
             found += (await self.of(request_ids[start : start + BATCH])).values()

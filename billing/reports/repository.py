@@ -65,6 +65,7 @@ _PARTS: Final = (
     ("usage_event", "rated_at", "rated_at >= :end AND rated_at < :until AND recorded_at < :watermark"),
     ("usage_event", "rated_at", "rated_at >= :since AND rated_at < :until AND recorded_at >= :watermark"),
 )
+_PROJECTS: Final = "JOIN (SELECT id AS key_id, project_id FROM api_key) AS home USING (key_id)"
 
 
 async def select_usage(connection: AsyncConnection, usage_filter: UsageFilter) -> list[UsageRow]:
@@ -252,10 +253,12 @@ async def select_totals(connection: AsyncConnection, question: UsageQuestion) ->
 
 def _totals(question: UsageQuestion) -> Any:
     columns = [COLUMN_OF[one] for one in question.by if one in COLUMN_OF]
+    known = ["key_id" if name == "project_id" else name for name in columns]
+    home = _PROJECTS if "project_id" in columns else ""
     stretches = [one for one in STRETCHES if one in question.by]
     own = "" if question.tenant_id is None else " AND tenant_id = :tenant"
     parts = " UNION ALL ".join(
-        f"SELECT {', '.join([*columns, 'currency'])}, {at} AS at,"  # noqa: S608  names of columns
+        f"SELECT {', '.join([*dict.fromkeys(known), 'currency'])}, {at} AS at,"  # noqa: S608  names of columns
         f" {'requests' if table == 'usage_rollup' else '1 AS requests'}, {', '.join(_SUMS)}"
         f" FROM {table} WHERE {rows}{own}"
         for table, at, rows in _PARTS
@@ -266,7 +269,7 @@ def _totals(question: UsageQuestion) -> Any:
     return text(
         f"WITH parts AS ({parts}), totals AS ("  # noqa: S608  likewise
         f" SELECT {', '.join([*columns, *begins, 'currency'])}, CAST(sum(requests) AS bigint) AS requests,"
-        f" {', '.join(f'sum({name}) AS {name}' for name in _SUMS)} FROM parts GROUP BY {groups}"
+        f" {', '.join(f'sum({name}) AS {name}' for name in _SUMS)} FROM parts {home} GROUP BY {groups}"
         f") SELECT totals.*{''.join(names)} FROM totals {' '.join(names.values())} ORDER BY {groups}"
     )
 
@@ -275,6 +278,8 @@ def _names(columns: Sequence[str]) -> Iterator[tuple[str, str]]:
     """What is selected beside ids, and the join that it comes from."""
     if "tenant_id" in columns:
         yield ", tenant.name AS tenant_name", "JOIN tenant ON tenant.id = totals.tenant_id"
+    if "project_id" in columns:
+        yield ", project.name AS project_name", "JOIN project ON project.id = totals.project_id"
     if "key_id" in columns:
         yield ", api_key.name AS key_name", "JOIN api_key ON api_key.id = totals.key_id"
 
@@ -282,7 +287,7 @@ def _names(columns: Sequence[str]) -> Iterator[tuple[str, str]]:
 def _total(question: UsageQuestion, row: RowMapping) -> UsageTotal:
     return UsageTotal(
         group={one: row[COLUMN_OF.get(one, one)] for one in question.by},
-        names={one: row[f"{one}_name"] for one in question.by if one in ("tenant", "key")},
+        names={one: row[f"{one}_name"] for one in question.by if one in ("tenant", "project", "key")},
         currency=row["currency"],
         charge=Femto(int(row["charge"])),
         **{name: int(row[name]) for name in ("requests", *TOKENS)},

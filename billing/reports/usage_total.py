@@ -9,17 +9,22 @@ from billing.interval import Interval, zone_of
 from billing.money import Femto
 
 Stretch = Literal["hour", "day", "week", "month"]
-Dimension = Literal["tenant", "key", "model", "traffic_class", "price_row", "window", Stretch]
+Dimension = Literal[
+    "tenant", "project", "key", "model", "traffic_class", "price_row", "window", "tier", Stretch
+]
 
 STRETCHES: Final[tuple[Stretch, ...]] = get_args(Stretch)
-# What columns of an event a group is of; stretches of time are of the instant that rated it.
+# What columns of an event a group is of; stretches of time are of the instant that rated it. The project is
+# its key's, which stays in it.
 COLUMN_OF: Final[Mapping[Dimension, str]] = {
     "tenant": "tenant_id",
+    "project": "project_id",
     "key": "key_id",
     "model": "model",
     "traffic_class": "traffic_class",
     "price_row": "price_row_id",
     "window": "price_window",
+    "tier": "tier",
 }
 TOKENS: Final = ("cache_hit", "cache_owed", "cache_write", "cache_miss", "output", "reasoning")
 
@@ -43,7 +48,7 @@ class UsageQuestion:
 
 @dataclass(frozen=True, slots=True)
 class UsageTotal:
-    """One group: by dimension an id, or the first instant of a stretch; ``names`` are of tenant and key.
+    """One group: by dimension an id, or the first instant of a stretch. Tenant, project, key have ``names``.
 
     Amounts of different currencies are never added: they are groups apart.
     """

@@ -7,7 +7,6 @@ from typing import Final, Literal, TypedDict
 
 from billing.errors import TenancyInvalid
 from billing.tenancy.limits import Budget, Limit
-from billing.tenancy.tenant import BillingMode
 
 Scope = Literal["inference", "usage_read", "management"]
 TrafficClass = Literal["agent", "chat"]
@@ -109,7 +108,6 @@ class KeyGrant:
     project_id: str = ""
     terms: KeyTerms = KeyTerms()
     lapses_in: timedelta | None = None
-    billing_mode: BillingMode = "prepaid"
     tz: str = "UTC"
 
 

@@ -22,7 +22,7 @@ _KEYS: Final = select(api_key, key_secret.c.prefix).join(
 _GRANT: Final = (
     select(
         api_key,
-        *(tenant.c[name] for name in ("currency", "billing_mode", "tz")),
+        *(tenant.c[name] for name in ("currency", "tz")),
         (func.least(api_key.c.expires_at, key_secret.c.ends_at) - func.clock_timestamp()).label("lapses_in"),
         limits_of_key().label("limits"),
         budgets_of_key().label("budgets"),
@@ -141,7 +141,7 @@ async def select_grant(connection: AsyncConnection, digest: bytes) -> KeyGrant |
             name: row[name]
             for name in (
                 *("tenant_id", "project_id", "currency", "revoked_at"),
-                *("name", "lapses_in", "billing_mode", "tz"),
+                *("name", "lapses_in", "tz"),
             )
         },
     )

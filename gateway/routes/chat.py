@@ -133,6 +133,7 @@ def _order(desk: Desk, grant: KeyGrant, asked: Asked) -> Order:
         prompt_tokens=len(asked.prompt.token_ids),
         output_tokens_max=asked.max_tokens,
         traffic_class=asked.traffic_class,
+        tier="flex" if asked.chat.service_tier == "flex" else "standard",
         user_id=asked.chat.user_id,
     )
     return Order(
@@ -179,6 +180,7 @@ def _writer(asked: Asked) -> Callable[[Hold], Writer]:
             id=f"chatcmpl-{hold.request_id}",
             model=asked.served.name,
             created=int(hold.admitted_at.timestamp()),
+            service_tier=asked.chat.service_tier,
         )
         if not asked.chat.stream:
             return WholeWriter(head)

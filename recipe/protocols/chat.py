@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal, cast
 
 from deepseek_recipe import ConversionOptions
 
@@ -20,6 +20,10 @@ STOP_CHARS_MAX: Final = 256
 USER_ID_CHARS_MAX: Final = 512
 MODEL_CHARS_MAX: Final = 256
 
+ServiceTier = Literal["default", "flex"]  # as answers name it
+# OpenAI's "priority" and "scale" are not among them: nobody here is served faster for more.
+_TIERS: Final = ("auto", "default", "flex")
+
 # What has an effect here. Every other parameter of a body is reported as ignored.
 _SERVED: Final = frozenset(
     {
@@ -34,6 +38,7 @@ _SERVED: Final = frozenset(
             "stream_options",
             "stop",
             "user_id",
+            "service_tier",
         ),
         *("max_tokens", "max_completion_tokens", "modalities", "audio"),
         *("temperature", "top_p", "seed", "presence_penalty", "frequency_penalty"),
@@ -52,6 +57,7 @@ class ChatRequest:
         stop: no empty strings, at most ``STOPS_MAX``.
         include_usage: the stream is to end with a chunk of usage without choices.
         user_id: DeepSeek's end-user id, which splits the tenant's cache; empty when absent.
+        service_tier: how it is to be served, ``auto`` being ``default``; None when the body does not say.
         ignored_params: parameters without effect on any model of this house.
         wire: the body in deepseek-recipe's spelling, for families that it converts again.
     """
@@ -67,6 +73,7 @@ class ChatRequest:
     ignored_params: tuple[str, ...]
     wire: Mapping[str, Any] = field(repr=False)
     sent: frozenset[str] = frozenset()
+    service_tier: ServiceTier | None = None
 
 
 _OPTIONS: Final = ConversionOptions().with_default_thinking_mode(False)
@@ -100,6 +107,7 @@ def read(body: bytes) -> ChatRequest:
         ignored_params=tuple(sorted(sent - _SERVED)),
         wire=wire,
         sent=sent,
+        service_tier=_service_tier(document),
     )
 
 
@@ -149,6 +157,15 @@ def _stop(document: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(filter(None, stops))
 
 
+def _service_tier(document: Mapping[str, Any]) -> ServiceTier | None:
+    tier = parameters.text(document, "service_tier", MODEL_CHARS_MAX)
+    if tier is None:
+        return None
+    if tier not in _TIERS:
+        raise ParameterInvalid("service_tier", f"'service_tier' must be one of {', '.join(_TIERS)}")
+    return "default" if tier == "auto" else cast("ServiceTier", tier)
+
+
 def _include_usage(document: Mapping[str, Any], *, stream: bool) -> bool:
     options = document.get("stream_options")
     if options is None:
@@ -166,11 +183,20 @@ def _include_usage(document: Mapping[str, Any], *, stream: bool) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AnswerHead:
-    """What every chunk of an answer repeats: ``id``, public model name, ``created`` in Unix seconds."""
+    """What every chunk of an answer repeats: ``id``, public model name, ``created`` in Unix seconds.
+
+    And the tier that served it, to a client that named one.
+    """
 
     id: str
     model: str
     created: int
+    service_tier: ServiceTier | None = None
+
+    def said(self, kind: str) -> dict[str, Any]:
+        """The fields of an object of this kind."""
+        tier = {} if self.service_tier is None else {"service_tier": self.service_tier}
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.model, **tier}
 
 
 class ChatStream:
@@ -223,14 +249,7 @@ class ChatStream:
 
     def _chunk(self, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-        return {
-            "id": self._head.id,
-            "object": "chat.completion.chunk",
-            "created": self._head.created,
-            "model": self._head.model,
-            "choices": [choice],
-            "usage": None,
-        }
+        return {**self._head.said("chat.completion.chunk"), "choices": [choice], "usage": None}
 
 
 def answer(head: AnswerHead, events: Sequence[Event], usage: Usage) -> dict[str, Any]:
@@ -245,11 +264,4 @@ def answer(head: AnswerHead, events: Sequence[Event], usage: Usage) -> dict[str,
     if thoughts:
         message["reasoning_content"] = thoughts
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish.reason}
-    return {
-        "id": head.id,
-        "object": "chat.completion",
-        "created": head.created,
-        "model": head.model,
-        "choices": [choice],
-        "usage": chat_usage(usage),
-    }
+    return {**head.said("chat.completion"), "choices": [choice], "usage": chat_usage(usage)}

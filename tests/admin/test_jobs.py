@@ -71,7 +71,7 @@ async def test_credit_that_runs_low_asks_for_a_top_up_once(database_url: str, va
     try:
         ledger = Ledger(database)
         tenant = await Tenancy(database, b"pepper").create_tenant("low", at=clock.now())
-        await ledger.set_auto_top_up(tenant.id, AutoTopUp(Femto(5), Femto(20)))
+        await ledger.set_auto_top_up(tenant.id, AutoTopUp(Femto(5), Femto(20)), clock.now(), actor="test")
         jobs = {job.name: job for job in all_jobs(database, valkey, Settlement(database))}
         for _ in range(2):
             await jobs["request_top_ups"].work()

@@ -13,8 +13,13 @@ from billing.audit import service as audit
 from billing.audit.event import HOUSE, AuditEvent, Deed, facts_of
 from billing.audit.service import Audit
 from billing.db.access import OWNER
-from billing.errors import StoreRefused
-from billing.money import Femto
+from billing.errors import AmountExceeds, StoreRefused
+from billing.ledger.auto_top_up import AutoTopUp
+from billing.ledger.balance import BillingTerms
+from billing.ledger.credit import Correction, Grant, Movement, Refund, WriteOff
+from billing.money import Femto, femto_of
+from billing.pricing.book import Placement, PriceBook
+from billing.pricing.publication import LEAD
 from billing.tenancy.api_key import KeyTerms, network_of
 from billing.tenancy.limits import Limit
 from billing.tenancy.projects.service import Projects
@@ -71,7 +76,7 @@ async def test_whatever_changes_a_tenant_is_recorded_once_with_actor_before_and_
 
 
 async def test_no_secret_and_no_digest_is_in_the_log(house: Any) -> None:
-    """BerriAI/litellm#30670, #18731: a canary key is not in the audit log."""
+    """BerriAI/litellm#30670, BerriAI/litellm#18731: a canary key is not in the audit log."""
     terms = KeyTerms(scopes=frozenset({"management"}))
     issued = await house.tenancy.create_key(house.tenant_id, "canary", NOON, terms=terms)
     rotated = await house.tenancy.rotate_key(issued.key.id, timedelta(hours=1), NOON)
@@ -133,11 +138,120 @@ async def test_whatever_is_altered_is_found(house: Any, tampering: str, fault: s
 
 
 async def test_the_house_has_a_chain_of_its_own(house: Any) -> None:
-    async with house.database.transaction() as connection:
-        await audit.append(connection, Deed(HOUSE, "test", "price.publish", "row", NOON))
-    (event,) = await Audit(house.database).events(HOUSE)
-    assert event.position == 1
+    for number in (1, 2):
+        async with house.database.transaction() as connection:
+            await audit.append(connection, Deed(HOUSE, "test", "epoch.begin", str(number), NOON))
+    *_, first, second = await Audit(house.database).events(HOUSE)
+    assert (second.position, second.deed.object) == (first.position + 1, "2")
     assert await Audit(house.database).verify(HOUSE) == []
+
+
+def movements(**by: Any) -> list[tuple[str, Movement]]:
+    """One of each kind, in an order in which each is possible, and what the log calls it."""
+    key = {"reason": "why", **by}
+    return [
+        ("credit.grant", Grant(femto_of("1"), "granted", **key)),
+        ("credit.top_up", Grant(femto_of("3"), "topped_up", idempotency_key=CANARY, **key)),
+        ("credit.refund", Refund(femto_of("2"), **key)),
+        ("credit.correct", Correction(femto_of("5"), "house", **key)),
+        ("credit.write_off", WriteOff(femto_of("0.5"), **key)),
+    ]
+
+
+CANARY = "sk_live_canary"
+
+
+async def test_every_movement_of_money_is_recorded_with_the_balances_before_and_after(house: Any) -> None:
+    made = [
+        (action, await house.ledger.post(house.tenant_id, movement, NOON))
+        for action, movement in movements(actor="usr_ann")
+    ]
+    events = (await deeds(house))[-5:]
+    assert [(event.deed.action, event.deed.object) for event in events] == [
+        (action, str(posted.transaction_id)) for action, posted in made
+    ]
+    assert {event.deed.actor for event in events} == {"usr_ann"}
+    spendable = [
+        (said["balance_granted"], said["balance_topped_up"])
+        for event in events
+        for said in (event.deed.before, event.deed.after)
+    ]
+    assert spendable == [
+        ("0", "0"), ("1", "0"), ("1", "0"), ("1", "3"), ("1", "3"), ("1", "1"),
+        ("1", "1"), ("0", "-3"), ("0", "-3"), ("0", "-2.5"),
+    ]  # fmt: skip
+    assert (events[1].deed.after["amount"], events[1].deed.after["reason"]) == ("3", "why")
+    assert events[3].deed.after["favours"] == "house"
+    assert CANARY not in repr(events)
+    assert await Audit(house.database).verify(house.tenant_id) == []
+
+
+async def test_a_movement_made_before_or_refused_leaves_no_deed(house: Any) -> None:
+    paid = Grant(femto_of("3"), "topped_up", "paid", "ann", idempotency_key="pay-1")
+    await house.ledger.post(house.tenant_id, paid, NOON)
+    before = await deeds(house)
+    await house.ledger.post(house.tenant_id, paid, NOON)
+    with pytest.raises(AmountExceeds):
+        await house.ledger.post(house.tenant_id, Refund(femto_of("9"), "why", "ann"), NOON)
+    assert await deeds(house) == before
+
+
+async def test_a_deed_that_cannot_be_recorded_moves_no_money(house: Any) -> None:
+    async with house.database.transaction(OWNER) as connection:
+        taken = text("""
+            INSERT INTO audit_event (tenant_id, position, at, actor, action, object, hash)
+            VALUES (:tenant, 3, now(), 'somebody', 'place.take', 'it', sha256(''))
+        """)
+        await connection.execute(taken, {"tenant": house.tenant_id})
+    with pytest.raises(StoreRefused):
+        await house.ledger.post(house.tenant_id, Grant(femto_of("3"), "granted", "why", "ann"), NOON)
+    assert await house.ledger.movements(house.tenant_id) == []
+    assert (await house.ledger.balance(house.tenant_id)).total == 0
+
+
+async def test_how_a_tenant_pays_is_recorded(house: Any) -> None:
+    terms, rule = BillingTerms("postpaid", femto_of("50")), AutoTopUp(femto_of("5"), femto_of("20"))
+    await house.ledger.agree(house.tenant_id, terms, NOON, actor="usr_ann")
+    for each in (rule, replace(rule, enabled=False)):
+        await house.ledger.set_auto_top_up(house.tenant_id, each, NOON, actor="usr_ann")
+    agreed, first, second = (event.deed for event in (await deeds(house))[-3:])
+    assert (agreed.action, agreed.before, agreed.after) == (
+        "credit.terms",
+        {"billing_mode": "prepaid", "credit_limit": "0"},
+        {"billing_mode": "postpaid", "credit_limit": "50"},
+    )
+    on = {"threshold": "5", "amount": "20", "enabled": True}
+    assert (first.action, first.before, first.after) == ("credit.auto", None, on)
+    assert (second.before, second.after) == (on, {**on, "enabled": False})
+
+
+async def test_prices_are_published_under_a_name(house: Any) -> None:
+    """A tenant's own price and its plan are in its chain, all others in the house's."""
+    row = replace(house.book.rows[0], model=f"m-{house.tenant_id}", windows=())
+    later = replace(row, effective_from=NOON, standard=replace(row.standard, output=Femto(7)))
+    own = replace(row, tenant_id=house.tenant_id)
+    plan = f"plan-{house.tenant_id[4:]}"
+    published = len(await deeds(house)), len(await Audit(house.database).events(HOUSE, events_max=999))
+    await house.prices.publish(PriceBook((later, row, own)), "usr_ann", NOON)
+    await house.prices.publish(PriceBook((later, row, own)), "usr_ann", NOON)  # changes nothing
+    await house.prices.create_plan(plan, "usr_ann", NOON)
+    for number, on in enumerate((plan, None), 1):
+        await house.prices.place(Placement(house.tenant_id, NOON + number * LEAD, on), "usr_ann", NOON)
+    ours = [event.deed for event in (await deeds(house))[published[0] :]]
+    theirs = [e.deed for e in (await Audit(house.database).events(HOUSE, events_max=999))[published[1] :]]
+    assert [(deed.action, deed.object) for deed in theirs] == [
+        ("price.publish", later.id), ("price.publish", row.id), ("plan.create", plan),
+    ]  # fmt: skip
+    assert theirs[0].before is not None
+    assert theirs[0].before["standard: output"] != theirs[0].after["standard: output"]
+    assert theirs[1].before is None
+    assert [(deed.action, deed.object) for deed in ours] == [
+        ("price.publish", own.id), ("plan.place", house.tenant_id), ("plan.place", house.tenant_id),
+    ]  # fmt: skip
+    assert [(deed.before["plan"], deed.after["plan"]) for deed in ours[1:]] == [
+        (None, plan), (plan, None),
+    ]  # fmt: skip
+    assert {deed.actor for deed in (*ours, *theirs)} == {"usr_ann"}
 
 
 async def test_nobody_but_the_owner_may_edit_the_log(house: Any) -> None:

@@ -50,7 +50,7 @@ async def asked(house: Any) -> list[int]:
 
 async def test_each_crossing_is_asked_for_once(house: Any) -> None:
     await pay(house, "10")
-    await house.ledger.set_auto_top_up(house.tenant_id, RULE)
+    await house.ledger.set_auto_top_up(house.tenant_id, RULE, AT, actor="test")
     assert await asked(house) == []
     await spend(house, "6")
     await asyncio.gather(*(house.ledger.request_top_ups(AT) for _ in range(4)))
@@ -66,7 +66,7 @@ async def test_each_crossing_is_asked_for_once(house: Any) -> None:
 
 
 async def test_a_top_up_spent_before_anyone_looked_does_not_hide_the_next_crossing(house: Any) -> None:
-    await house.ledger.set_auto_top_up(house.tenant_id, RULE)
+    await house.ledger.set_auto_top_up(house.tenant_id, RULE, AT, actor="test")
     assert await asked(house) == [1]
     await pay(house, "20")
     await spend(house, "19")
@@ -74,10 +74,10 @@ async def test_a_top_up_spent_before_anyone_looked_does_not_hide_the_next_crossi
 
 
 async def test_a_raised_credit_limit_is_above_the_threshold_again(house: Any) -> None:
-    await house.ledger.agree(house.tenant_id, BillingTerms("postpaid", femto_of("1")))
-    await house.ledger.set_auto_top_up(house.tenant_id, RULE)
+    await house.ledger.agree(house.tenant_id, BillingTerms("postpaid", femto_of("1")), AT, actor="test")
+    await house.ledger.set_auto_top_up(house.tenant_id, RULE, AT, actor="test")
     assert await asked(house) == [1]
-    await house.ledger.agree(house.tenant_id, BillingTerms("postpaid", femto_of("50")))
+    await house.ledger.agree(house.tenant_id, BillingTerms("postpaid", femto_of("50")), AT, actor="test")
     await spend(house, "46")
     assert await asked(house) == [1, 2]
 
@@ -85,11 +85,11 @@ async def test_a_raised_credit_limit_is_above_the_threshold_again(house: Any) ->
 async def test_a_rule_switched_off_asks_for_nothing_and_its_numbers_go_on(house: Any) -> None:
     await pay(house, "1")
     off = AutoTopUp(RULE.threshold, RULE.amount, enabled=False)
-    await house.ledger.set_auto_top_up(house.tenant_id, RULE)
+    await house.ledger.set_auto_top_up(house.tenant_id, RULE, AT, actor="test")
     assert await asked(house) == [1]
-    await house.ledger.set_auto_top_up(house.tenant_id, off)
+    await house.ledger.set_auto_top_up(house.tenant_id, off, AT, actor="test")
     assert await asked(house) == [1]
-    await house.ledger.set_auto_top_up(house.tenant_id, RULE)
+    await house.ledger.set_auto_top_up(house.tenant_id, RULE, AT, actor="test")
     assert await asked(house) == [1, 2]
 
 
@@ -97,4 +97,4 @@ async def test_nothing_is_no_top_up_and_nobody_has_no_rule(house: Any) -> None:
     with pytest.raises(AmountInvalid):
         AutoTopUp(RULE.threshold, Femto(0))
     with pytest.raises(TenantMissing):
-        await house.ledger.set_auto_top_up("ten_nobody", RULE)
+        await house.ledger.set_auto_top_up("ten_nobody", RULE, AT, actor="test")

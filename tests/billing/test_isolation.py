@@ -127,6 +127,7 @@ async def test_what_is_granted_on_facts_is_to_append_them(ask: Ask) -> None:
     }
     assert {(who, what) for who, table, what in granted if table in LOGGED} == {
         (access.OPERATOR_ROLE, "INSERT"),
+        (access.SETTLER_ROLE, "INSERT"),
         (access.TENANT_ROLE, "INSERT"),
     }
     of_tenants = {table for who, table, _ in granted if who == access.TENANT_ROLE}

@@ -35,7 +35,7 @@ async def test_a_grant_carries_what_the_key_may_do(house: Any) -> None:
     grant = await grant_of(house, issued.secret)
     assert grant.terms == issued.key.terms == TERMS
     assert grant.project_id == issued.key.project_id
-    assert (grant.billing_mode, grant.tz, grant.limits, grant.budgets) == ("prepaid", "UTC", (), ())
+    assert (grant.tz, grant.limits, grant.budgets) == ("UTC", (), ())
     assert await house.tenancy.key(issued.key.id) == issued.key
 
 

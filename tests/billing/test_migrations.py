@@ -2,6 +2,7 @@ import asyncio
 import secrets
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from admin.stack.postgres import ROLE
 from billing.db.migrate import configuration, upgrade
 from billing.db.tables import metadata
+from billing.db.transaction import Database
+from billing.reports.rollup import Rollups
 
 ROOT = Path(__file__).parents[2]
 REVISIONS = list((ROOT / "migrations" / "versions").glob("[0-9]*.py"))
@@ -169,6 +172,37 @@ async def test_keys_of_old_keep_their_secret_their_rights_and_get_a_project(empt
     async with engine.begin() as connection:
         kept = await connection.execute(text("SELECT prefix, digest = sha256('') FROM api_key"))
         assert [tuple(row) for row in kept] == [("kv", True)]
+    await engine.dispose()
+
+
+async def test_rollups_of_old_are_built_anew_by_tier(empty_databases: tuple[str, str]):
+    url, _ = empty_databases
+    await asyncio.to_thread(command.upgrade, configuration(url), "0001")
+    engine = create_async_engine(url)
+    async with engine.begin() as connection:
+        for statement in OLD_ROWS[:4]:
+            await connection.exec_driver_sql(statement)
+    rollup = """
+        INSERT INTO usage_rollup
+        VALUES ('t', now(), 'k', 'm', 'chat', 'r', 's', 'USD', 9, 0, 0, 0, 9, 9, 0, 9)
+    """
+    read = text("SELECT tier, requests, charge FROM usage_rollup")
+    await asyncio.to_thread(command.upgrade, configuration(url), "0056")
+    async with engine.begin() as connection:
+        await connection.exec_driver_sql("SET LOCAL ROLE kvitto_settler")
+        await connection.exec_driver_sql(rollup)
+        await connection.exec_driver_sql("UPDATE rollup_watermark SET recorded_before = now()")
+    await asyncio.to_thread(upgrade, url)
+    database = Database(url)
+    await Rollups(database, lag=timedelta(0)).build()
+    await database.close()
+    async with engine.begin() as connection:
+        await connection.execute(text(SEEING_ALL))
+        assert [tuple(row) for row in await connection.execute(read)] == [("standard", 1, 2)]
+    await asyncio.to_thread(command.downgrade, configuration(url), "0056")
+    async with engine.begin() as connection:
+        await connection.execute(text(SEEING_ALL))
+        assert (await connection.execute(text("SELECT * FROM usage_rollup"))).all() == []
     await engine.dispose()
 
 

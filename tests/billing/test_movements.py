@@ -55,7 +55,7 @@ async def entries(house: Any, transaction_id: Any) -> dict[str, int]:
 
 
 async def postpaid(house: Any, limit: str = "10") -> None:
-    await house.ledger.agree(house.tenant_id, BillingTerms("postpaid", femto_of(limit)))
+    await house.ledger.agree(house.tenant_id, BillingTerms("postpaid", femto_of(limit)), AT, actor="test")
 
 
 async def charge(house: Any, requests: int = 1) -> None:
@@ -76,6 +76,20 @@ async def test_the_same_top_up_twice_has_the_same_transaction_id(house: Any) -> 
     assert {(posted.transaction_id, posted.balance.balance) for posted in [*answers, again]} == {
         (again.transaction_id, 110 * UNIT)
     }
+
+
+async def test_a_payment_that_two_events_tell_of_is_credited_once(house: Any) -> None:
+    """anomalyco/opencode#28402: a webhook delivered twice, by the same event or by another."""
+    told = [
+        Grant(femto_of("20"), "topped_up", f"paid, told by {event}", "webhook", idempotency_key="pi_1")
+        for event in ("evt_1", "evt_1", "evt_2")
+    ]
+    posted = [*await asyncio.gather(*(move(house, each) for each in told)), await move(house, told[-1])]
+    assert {(one.transaction_id, one.balance.balance) for one in posted} == {
+        (posted[0].transaction_id, 20 * UNIT)
+    }
+    (row,) = await house.ledger.movements(house.tenant_id)
+    assert (row.effect.amount, row.idempotency_key) == (-20 * UNIT, "pi_1")
 
 
 async def test_a_top_up_that_failed_half_way_is_credited_by_its_retry(house: Any) -> None:
@@ -244,7 +258,9 @@ async def test_a_receivable_is_written_off_and_corrected_too(house: Any) -> None
 async def test_terms_change_at_once_under_a_newer_version_and_debt_stays_owed(house: Any) -> None:
     await charge(house)
     before = await balance(house)
-    after = await house.ledger.agree(house.tenant_id, BillingTerms("postpaid", femto_of("2")))
+    after = await house.ledger.agree(
+        house.tenant_id, BillingTerms("postpaid", femto_of("2")), AT, actor="test"
+    )
     assert (after.balance, after.version) == (2 * UNIT - CHARGE, before.version + 1)
     assert (await balance(house)).spendable == after.balance
 

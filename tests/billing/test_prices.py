@@ -8,11 +8,12 @@ import pytest
 from billing.errors import PlanConflict, PlanMissing, PriceConflict, PriceInvalid, TenantMissing
 from billing.money import rate_of
 from billing.pricing.book import Placement, PriceBook
-from billing.pricing.publication import LEAD, UNSEEN, Change, compare
+from billing.pricing.publication import LEAD, REQUEST_MAX, UNSEEN, Change, compare
 from billing.pricing.rates import Rates
 from billing.pricing.toml import shipped
 
 AT = datetime(2026, 11, 30, 9, 30, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
 
 
 @pytest.mark.parametrize("name", ["demo", "deepseek"])
@@ -47,6 +48,36 @@ async def test_a_new_price_takes_effect_only_after_every_gateway_has_seen_it(hou
     with pytest.raises(PriceConflict):
         await house.prices.publish(PriceBook((soon,)), "ann", AT)
     assert await house.prices.publish(PriceBook((replace(row, effective_from=AT + LEAD),)), "ann", AT) == 1
+
+
+@pytest.mark.parametrize(
+    ("rules", "waits"),
+    [
+        (("completed",), True),
+        (("admitted",), False),
+        (("completed", "admitted"), True),  # it has ended 5 minutes ago: its requests may run
+        (("admitted", "completed"), True),
+    ],
+    ids=["on completion", "on admission", "on completion until lately", "on completion of late"],
+)
+async def test_a_price_waits_for_requests_that_are_rated_when_they_complete(
+    house: Any, rules: tuple[Any, ...], waits: bool
+):
+    row = replace(house.book.rows[0], model=f"ends-{'-'.join(rules)}")
+    begin = (row.effective_from, AT - timedelta(minutes=5))
+    rows = [replace(row, instant=rule, effective_from=at) for rule, at in zip(rules, begin, strict=False)]
+    await house.prices.publish(PriceBook(tuple(rows)), "ann", AT - timedelta(days=1))
+    first = AT + LEAD + (REQUEST_MAX if waits else timedelta(0))
+    with pytest.raises(PriceConflict, match="610 s" if waits else UNSEEN):
+        await house.prices.publish(PriceBook((replace(row, effective_from=first - SECOND),)), "ann", AT)
+    assert await house.prices.publish(PriceBook((replace(row, effective_from=first),)), "ann", AT) == 1
+
+
+async def test_a_price_does_not_wait_for_one_that_has_ended_longer_ago_than_requests_run(house: Any):
+    row = replace(house.book.rows[0], model="ended", instant="completed")
+    after = replace(row, instant="admitted", effective_from=AT - REQUEST_MAX)
+    await house.prices.publish(PriceBook((row, after)), "ann", AT - timedelta(days=1))
+    assert await house.prices.publish(PriceBook((replace(after, effective_from=AT + LEAD),)), "ann", AT) == 1
 
 
 async def test_a_book_with_one_bad_row_is_not_published_at_all(house: Any):
@@ -130,6 +161,17 @@ async def test_what_names_nobody_or_begins_unseen_is_refused(house: Any):
     for name in ("zinc", "Zinc", ""):
         with pytest.raises(PlanConflict):
             await house.prices.create_plan(name, "ann", AT)
+
+
+async def test_a_plan_waits_for_requests_that_are_rated_when_they_complete(house: Any):
+    await house.prices.create_plan("slow", "ann", AT)
+    row = replace(house.book.rows[0], model="planned", instant="completed")
+    await house.prices.publish(PriceBook((row, replace(row, plan="slow"))), "ann", AT)
+    with pytest.raises(PlanConflict, match="610 s"):
+        await placed(house, "slow", AT + LEAD + REQUEST_MAX - SECOND)
+    await placed(house, "slow", AT + LEAD + REQUEST_MAX)
+    with pytest.raises(PlanConflict, match="610 s"):
+        await placed(house, None, AT + LEAD)
 
 
 async def test_a_comparison_says_what_a_book_would_change_and_what_would_be_refused(house: Any):

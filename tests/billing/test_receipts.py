@@ -160,6 +160,26 @@ async def test_receipts_are_found_by_the_instant_of_their_admission(
     assert not await found(at + millisecond, at + 2 * millisecond)
 
 
+async def test_of_nine_requests_of_the_engine_and_eight_events_the_missing_one_is_named(
+    house: Any, receipts: Receipts, settlement: Settlement
+):
+    """BerriAI/litellm#13280."""
+    served = [house.event(number) for number in range(9)]
+    missing = served.pop(4)
+    await receipts.keep([*missing.attestations, Signed(decode(missing.request_id, 1, 0, 300))])
+    at, millisecond = missing.admitted_at, timedelta(milliseconds=1)
+
+    async def named() -> Any:
+        found = await receipts.unbilled_between(at, at + millisecond)
+        return [(one.request_id, one.workers, one.usage) for one in found if one.request_id in ids]
+
+    ids = {missing.request_id, *(event.request_id for event in served)}
+    await asyncio.gather(*(settlement.settle(event) for event in served))
+    assert await named() == [(missing.request_id, ("d1", "p1"), None)]
+    await settlement.settle(missing)
+    assert await named() == []
+
+
 @dataclass(frozen=True)
 class OldVersion:
     """A document of a kind that is not read any more."""

@@ -24,13 +24,14 @@ from billing.request_id import mint
 from billing.settlement.event import UsageEvent
 from billing.settlement.posting import post
 from billing.settlement.repository import insert_events
+from billing.tenancy.projects.service import Projects
 from billing.usage import TokenUsage
 from engine.proof.coverage import Attempt
 
 NIGHT = datetime(2026, 11, 2, 18, 0, tzinfo=UTC)
 WHOLE = Interval(NIGHT - timedelta(days=9), NIGHT + timedelta(days=9))
 DIMENSIONS: tuple[Dimension, ...] = (
-    *("tenant", "key", "model", "traffic_class", "price_row", "window"),
+    *("tenant", "project", "key", "model", "traffic_class", "price_row", "window", "tier"),
     *("hour", "day", "week", "month"),
 )
 OFFSETS_S = st.integers(-3 * 86_400, 3 * 86_400)
@@ -50,7 +51,9 @@ def made(house: Any, number: int, drawn: tuple[int, int, int, int, int]) -> Usag
         request_id=mint(at, secrets.token_bytes(8) + number.to_bytes(2, "big")),
         usage=usage,
         reasoning_tokens=output // 2,
-        charge=rate(house.book, house.event().model, "USD", usage, at),
+        charge=replace(
+            rate(house.book, house.event().model, "USD", usage, at), tier=("standard", "flex")[number % 2]
+        ),
         traffic_class=("chat", "agent")[number % 2],
         attempts=(Attempt(0, "both", "w", 0, output),),
         attestations=(),
@@ -201,6 +204,25 @@ async def test_builders_at_once_build_what_one_would(house: Any) -> None:
     await asyncio.gather(*(Rollups(house.database, lag=timedelta(0)).build() for _ in range(3)))
     assert await told(house, WHOLE) == {(): sums(events)}
     assert sum(row[8] for row in await rollups(house)) == 30
+
+
+async def test_tiers_and_projects_are_told_apart_from_rollups_and_from_events(house: Any) -> None:
+    project = await Projects(house.database).create(house.tenant_id, "batch", NIGHT, actor="test")
+    issued = await house.tenancy.create_key(house.tenant_id, "second", NIGHT, project=project.id)
+    here = [made(house, n, (n * 400, 1, 1, 1, n)) for n in range(6)]
+    there = [made(replace(house, key_id=issued.key.id), n, (n * 400, 1, 1, 1, 10 + n)) for n in range(10, 15)]
+    of_key = {key.id: key.project_id for key in await house.tenancy.keys(house.tenant_id)}
+    await post(house.database, [*here, *there])
+    for _ in range(2):
+        assert await told(house, WHOLE, "tier") == by_group([*here, *there], lambda e: e.charge.tier)
+        assert await told(house, WHOLE, "project") == by_group([*here, *there], lambda e: of_key[e.key_id])
+        await Rollups(house.database, lag=timedelta(0)).build()
+    question = UsageQuestion(WHOLE, ("project", "key", "tier"), house.tenant_id)
+    totals = await Reports(house.database).totals(question)
+    assert {(t.names["project"], t.names["key"], t.group["tier"], t.requests) for t in totals} == {
+        ("default", "first", "standard", 3), ("default", "first", "flex", 3),
+        ("batch", "second", "standard", 3), ("batch", "second", "flex", 2),
+    }  # fmt: skip
 
 
 async def test_everybody_together_is_the_sum_of_all_tenants(house: Any) -> None:

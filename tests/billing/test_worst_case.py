@@ -5,11 +5,12 @@ from datetime import UTC, datetime, time, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from billing.errors import PriceMissing, TierMissing, UsageInvalid
 from billing.pricing.book import Placement, PriceBook, PriceRow
+from billing.pricing.publication import REQUEST_MAX, placement_refusal, refusal
 from billing.pricing.rates import Rates
 from billing.pricing.rating import WorstCase, rate, rating_instant, worst_case
 from billing.pricing.toml import shipped
@@ -151,3 +152,42 @@ def test_no_charge_is_above_its_hold_whatever_tier_plan_or_own_price_rates_it(
     except UsageInvalid:
         charge = rate(book, "m", "USD", TokenUsage(hit, owed, 0, write + miss + 1, output), at, tier)
     assert charge.amount <= hold
+
+
+@st.composite
+def publications(draw: st.DrawFn) -> tuple[PriceBook, PriceBook, datetime]:
+    """A book, the same with a row or a placement more, and when that is published."""
+    at = datetime.fromisoformat(draw(STARTS))
+    old = draw(books(at, st.integers(-1300, 700)))
+    seconds = st.sampled_from([0, 9, 10, 11, 300, 609, 610, 611]) | st.integers(0, 1300)
+    begin = at + timedelta(seconds=draw(seconds))
+    if draw(MAYBE):
+        placement = Placement("ten_a", begin, draw(st.sampled_from([*PLANS, None])))
+        assume(begin not in {each.effective_from for each in old.placements})
+        assume(placement_refusal(placement, old, at) is None)
+        return old, PriceBook(old.rows, (*old.placements, placement)).of("ten_a"), at
+    owner = draw(OWNERS)
+    until = begin + timedelta(seconds=draw(seconds)) if owner and draw(MAYBE) else None
+    row = PriceRow("m", "USD", begin, draw(RULES), draw(RATES), effective_until=until, **owner)
+    assume(row.id not in {each.id for each in old.rows})
+    assume(refusal(row, old, PriceBook((row,)), at) is None)
+    return old, PriceBook((*old.rows, row), old.placements).of("ten_a"), at
+
+
+@given(
+    publications(), st.integers(-1_300_000, 9_999) | st.just(9_999), st.integers(0, 600) | st.just(600), TIERS
+)
+def test_no_charge_is_above_a_hold_that_did_not_know_a_price_which_was_published_meanwhile(
+    publication: tuple[PriceBook, PriceBook, datetime], admitted_ms: int, lasts_s: int, tier: Any
+):
+    old, new, at = publication
+    admitted = at + (
+        timedelta(seconds=admitted_ms) if admitted_ms < 0 else timedelta(milliseconds=admitted_ms)
+    )
+    completed = admitted + timedelta(seconds=lasts_s)
+    try:
+        hold = worst_case(old, "m", "USD", WorstCase(3, 5, admitted, admitted + REQUEST_MAX, tier))
+    except TierMissing:
+        return
+    rated_at = rating_instant(old.row("m", "USD", admitted), admitted, completed)
+    assert rate(new, "m", "USD", TokenUsage(0, 0, 0, 3, 5), rated_at, tier).amount <= hold

@@ -28,6 +28,10 @@ BODIES: dict[str, tuple[dict[str, Any], int, str]] = {
     "seed negative": ({"seed": -1}, 422, "seed"),
     "two choices": ({"n": 2}, 400, "n"),
     "stream no flag": ({"stream": "yes"}, 400, "stream"),
+    "a tier that nobody has": ({"service_tier": "priority"}, 422, "service_tier"),
+    "the tier of a batch": ({"service_tier": "batch"}, 422, "service_tier"),
+    "a tier without a price": ({"service_tier": "flex"}, 400, "service_tier"),
+    "a tier that is no text": ({"service_tier": 1}, 400, "service_tier"),
 }
 
 

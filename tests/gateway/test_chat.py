@@ -66,6 +66,7 @@ async def test_a_stream_opens_with_the_role_and_ends_with_usage_and_done(house: 
     assert chunks[-2]["choices"] == []
     assert chunks[-2]["usage"] == chunks[-3]["usage"]
     (row,) = await house.settled()
+    assert str(row.request_id) == answer.headers["x-request-id"]
     assert row.charge == charged(chunks[-2]["usage"])
 
 
@@ -125,7 +126,7 @@ async def test_a_silent_stream_gets_headers_and_heartbeats(house: House) -> None
 
 
 async def test_the_engine_is_told_who_asks_what_and_under_which_price(house: House) -> None:
-    body = {"user_id": "u1", "temperature": 0, "seed": 7, "max_completion_tokens": 9, "service_tier": "flex"}
+    body = {"user_id": "u1", "temperature": 0, "seed": 7, "max_completion_tokens": 9, "store": True}
     async with house.chat(**body) as answer:
         await answer.read()
     request = house.engine.generations[0].request
@@ -142,7 +143,7 @@ async def test_the_engine_is_told_who_asks_what_and_under_which_price(house: Hou
         "class": "chat",
         "price_row": ROW.id,
     }
-    assert answer.headers["x-ignored-params"] == "service_tier"
+    assert answer.headers["x-ignored-params"] == "store"
 
 
 async def test_many_requests_at_once_are_billed_once_each(house: House) -> None:

@@ -1,14 +1,23 @@
 """A client that leaves stops the generation and pays, once, for what had been received until then."""
 
 import asyncio
+from dataclasses import replace
 
 from engine.api import TokenChunk
 from gateway.pump import Pump
 from gateway.routes.chat import _order, _understand
-from tests.gateway.conftest import CREDIT, ROW, House, until
+from tests.gateway.conftest import CREDIT, OPTIONS, ROW, House, furnish, served, until
 from tests.gateway.doubles import END, Play, says
 
 PROMPT = "user:Hi\n"
+
+
+async def unread(house: House) -> Pump:
+    """A stream that nobody reads yet."""
+    grant = await house.desk.keys.grant(house.headers["authorization"])
+    body = b'{"model": "%b", "stream": true, "messages": [{"role": "user", "content": "Hi"}]}'
+    asked = _understand(house.desk, grant, body % house.parts.recipe.served_name.encode(), None)
+    return house.desk.pumps.start(_order(house.desk, grant, asked))
 
 
 async def ended(house: House) -> None:
@@ -22,10 +31,7 @@ async def ended(house: House) -> None:
 
 
 async def test_a_stream_left_half_way_is_billed_for_what_the_gateway_had_received(house: House) -> None:
-    """BerriAI/litellm#14457: exactly one usage row, the prompt and the tokens received until then.
-
-    QuantumNous/new-api#5235: the hold is settled at that amount, not refunded whole.
-    """
+    """BerriAI/litellm#14457, QuantumNous/new-api#5235: one row, for what was received."""
     house.engine.play = Play([says("abc"), says("de"), asyncio.Event()], hit_tokens=4)
     async with house.chat(stream=True) as answer:
         read = b""
@@ -37,6 +43,31 @@ async def test_a_stream_left_half_way_is_billed_for_what_the_gateway_had_receive
     assert row.charge == 4 * rates.hit + 4 * rates.miss + 5 * rates.output
     assert await house.balance() == CREDIT - row.charge
     await ended(house)
+
+
+async def test_a_slow_reader_that_leaves_ends_the_generation_and_pays_for_what_was_received(
+    database_url: str, valkey_url: str
+) -> None:
+    """BerriAI/litellm#36008: at once, and never for more than is attested."""
+    patient = replace(OPTIONS, channel_frames_max=2)
+    async with served(await furnish(database_url, valkey_url, patient)) as house:
+        house.engine.play = Play([says(letter) for letter in "abcdefghij"] + [asyncio.Event()])
+        pump = await unread(house)
+        read = (await pump.channel.receive(5) or b"").count(b'"finish_reason"') - 1  # the first has no letter
+        (generation,) = house.engine.generations
+
+        async def waiting() -> bool:
+            return pump.channel.full and not generation.cancelled.is_set()
+
+        await until(waiting)
+        pump.channel.leave()
+        await asyncio.wait_for(generation.cancelled.wait(), 5)
+        (row,) = await house.settled()
+        assert row.status == "aborted"
+        assert read + 2 <= row.output <= read + 3  # two fit, one waited
+        assert row.output <= generation.attempts[-1].output_to
+        assert row.charge == len(PROMPT) * ROW.standard.miss + row.output * ROW.standard.output
+        await ended(house)
 
 
 async def test_one_that_leaves_after_the_prefill_pays_for_the_prompt_alone(house: House) -> None:
@@ -95,37 +126,11 @@ async def test_many_clients_leaving_at_once_leave_one_event_each(house: House) -
     await ended(house)
 
 
-async def unread(house: House) -> Pump:
-    """A stream of seven frames whose reader has not read any yet."""
-    house.engine.play = Play([says(letter) for letter in "abcdef"] + [TokenChunk((END,), "stop")])
-    grant = await house.desk.keys.grant(house.headers["authorization"])
-    body = b'{"model": "%b", "stream": true, "messages": [{"role": "user", "content": "Hi"}]}'
-    asked = _understand(house.desk, grant, body % house.parts.recipe.served_name.encode(), None)
-    return house.desk.pumps.start(_order(house.desk, grant, asked))
-
-
-async def test_a_slow_reader_that_leaves_stops_the_generation_at_once(impatient_house: House) -> None:
-    """BerriAI/litellm#36008: billed is what the gateway had received, never more than the engine attests."""
-    house = impatient_house
-    pump = await unread(house)
-
-    async def full() -> bool:
-        return pump.channel.full
-
-    await until(full)
-    pump.channel.leave()
-    await asyncio.wait_for(house.engine.generations[0].cancelled.wait(), 5)
-    (row,) = await house.settled()
-    attested = house.engine.generations[0].attempts[-1].output_to
-    assert (row.status, row.output) == ("aborted", attested)
-    assert 2 <= row.output <= 3  # two frames fit, a third waits
-    await ended(house)
-
-
 async def test_an_answer_left_unread_to_the_deadline_is_billed_and_ends_with_an_error(
     impatient_house: House,
 ) -> None:
     house = impatient_house
+    house.engine.play = Play([says(letter) for letter in "abcdef"] + [TokenChunk((END,), "stop")])
     pump = await unread(house)
     (row,) = await house.settled()
     assert row.status == "aborted"

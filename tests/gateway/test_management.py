@@ -1,12 +1,18 @@
 """The organisation over REST: its nouns, its pages, its refusals, and that it is nobody else's."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, time
 from typing import Any
 
 import pytest
 
 from billing.audit.service import Audit
-from billing.money import Femto, decimal_of
+from billing.ledger.credit import Grant
+from billing.money import Femto, decimal_of, femto_of
+from billing.pricing.book import PriceBook
+from billing.pricing.publication import LEAD
+from billing.pricing.rates import Rates
+from billing.pricing.window import Window
 from billing.tenancy.api_key import KeyTerms
 from billing.tenancy.limits import Limit
 from billing.tenancy.rules.rule import Owner
@@ -249,6 +255,53 @@ async def test_openapi_describes_every_management_route(house: House) -> None:
             assert operation["responses"]["default"] == {"$ref": "#/components/responses/Refused"}, path
             assert operation["security"] == [{"key": []}]
     assert "secret" not in described["components"]["schemas"]["KeyShown"]["properties"]
+
+
+async def test_prices_are_shown_as_the_organisation_is_charged_by_them(house: House, manage: Manager) -> None:
+    other = await manager_of(house, (await house.parts.tenancy.create_tenant("elsewhere", at=EPOCH)).id)
+    tiered = replace(ROW.standard, write=28, flex=Rates(hit=7, miss=14, output=21, write=28))
+    night = Window("night", tiered, time(22), time(6), "Asia/Tokyo", frozenset({0, 6}))
+    later = datetime(2090, 1, 1, tzinfo=UTC)
+    own = replace(ROW, tenant_id=house.tenant_id, effective_from=EPOCH + LEAD)
+    coming = replace(own, effective_from=later, standard=tiered, windows=(night,))
+    await house.parts.prices.publish(PriceBook((own, coming)), "test", EPOCH)
+    await house.desk.prices.refresh()
+    (public,) = (await other("GET", "/prices"))[1]["data"]
+    assert (public["id"], public["rated_when"], public["window"]) == (ROW.id, "admitted", "standard")
+    rates = {"hit_per_mtok": "0.000014", "miss_per_mtok": "0.00014", "output_per_mtok": "0.00028"}
+    assert public["tiers"] == {"standard": {**rates, "write_per_mtok": None}}
+    (ours,) = (await manage("GET", "/prices"))[1]["data"]
+    assert ours == {**public, "id": own.id, "effective_from": "2025-01-01T00:00:10Z"}
+    status, listed = await manage("GET", f"/prices?at={int(later.timestamp()) + 14 * 3600}")
+    (shown,) = listed["data"]
+    assert (status, shown["id"], shown["tiers"]["flex"]["write_per_mtok"]) == (200, coming.id, "0.000000028")
+    (window,) = shown["windows"]
+    assert (window["hours"], window["zone"], window["days"]) == ("22:00-06:00", "Asia/Tokyo", ["mon", "sun"])
+    assert shown["window"] == "night"  # 23 o'clock on a Sunday in Tokyo
+    assert (await manage("GET", f"/prices?after={own.id}"))[1]["data"] == []
+    for at in ("soon", "-1", "4102444801", "2090-01-01T00:00:00Z"):
+        assert (await manage("GET", f"/prices?at={at}"))[0] == 400
+
+
+async def test_credit_is_shown_and_nobody_gives_himself_any(house: House, manage: Manager) -> None:
+    paid = Grant(femto_of("0.000000000000001"), "topped_up", "paid", "ann", idempotency_key="pay-1")
+    await house.parts.ledger.post(house.tenant_id, paid, EPOCH + LEAD)
+    assert await manage("GET", "/credit") == (200, {
+        "object": "organization.credit", "currency": "USD", "billing_mode": "prepaid", "credit_limit": "0",
+        "granted": "1", "topped_up": "0.000000000000001", "receivable": "0", "spendable": "1.000000000000001",
+    })  # fmt: skip
+    status, page = await manage("GET", "/credit/movements?limit=1")
+    (first,) = page["data"]
+    assert (status, page["has_more"], first["amount"], first["remaining"]) == (200, True, "1", "1")
+    _, page = await manage("GET", f"/credit/movements?limit=1&after={page['last_id']}")
+    (second,) = page["data"]
+    assert (page["has_more"], second["kind"], second["reason"]) == (False, "credit", "paid")
+    assert "pay-1" not in str(second)
+    for path in ("/credit", "/credit/movements", "/prices"):
+        assert (await manage("POST", path, {"amount": "1"}))[0] == 405
+    other = await manager_of(house, (await house.parts.tenancy.create_tenant("poor", at=EPOCH)).id)
+    assert (await other("GET", "/credit/movements"))[1]["data"] == []
+    assert (await other("GET", "/credit"))[1]["spendable"] == "0"
 
 
 async def refused(house: House) -> tuple[int, Any]:

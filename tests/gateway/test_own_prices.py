@@ -1,18 +1,19 @@
 """Requests of tenants with prices of their own, or of a plan, and of a tier, from the hold to the event."""
 
+import asyncio
 import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from billing.errors import TierMissing
 from billing.pricing.book import Placement, PriceBook
 from billing.pricing.publication import LEAD
 from billing.pricing.rates import Rates
 from billing.reports.service import Reports
 from billing.settlement.batch import Settlement
 from billing.tenancy.api_key import KeyGrant
+from engine.api import TokenChunk
 from engine.proof.coverage import Attempt
 from gateway.admission.admit import Admission
 from gateway.admission.leases import Leases
@@ -21,10 +22,13 @@ from gateway.instant import ValkeyClock
 from gateway.settle import Books, Outcome, Proof, Settler, Terms
 from gateway.telemetry import Telemetry
 from tests.attested import prefill
-from tests.gateway.conftest import EPOCH, ROW, House
-from tests.gateway.doubles import MODEL, Play
+from tests.gateway.conftest import CREDIT, EPOCH, ROW, House
+from tests.gateway.doubles import END, MODEL, Play, says
 
-OWN = Rates(hit=1_000, miss=10_000, output=20_000, batch=Rates(hit=500, miss=5_000, output=10_000))
+HALF = Rates(hit=500, miss=5_000, output=10_000)
+QUARTER = Rates(hit=250, miss=2_500, output=5_000)
+OWN = Rates(hit=1_000, miss=10_000, output=20_000, flex=HALF, batch=QUARTER)
+TIERS = [("flex", "flex", HALF), ("default", "default", OWN), ("auto", "default", OWN), (None, None, OWN)]
 
 
 async def priced(house: House, **owner: Any) -> str:
@@ -73,12 +77,35 @@ async def test_a_tier_is_held_and_charged_at_its_rates(house: House) -> None:
     settler = Settler(admission, Leases(admission, 10.0), books, clock, Telemetry(), 30.0)
     terms = Terms(KeyGrant(house.key_id, house.tenant_id, "USD", None, "test"), MODEL, 10, 5, "chat", "batch")
     hold = await settler.hold(terms)
-    assert hold.amount == 10 * 5_000 + 5 * 10_000
+    assert hold.amount == 10 * 2_500 + 5 * 5_000
     attempts = (Attempt(0, "prefill", "p1", 0, 0), Attempt(1, "decode", "d1", 0, 5))
     proof = Proof(prefill(hold.request_id), "{}")
     billed = await settler.charge(terms, hold, Outcome("completed", proof, attempts, 5, 0, 1.0))
-    assert billed.charge.amount == billed.miss * 5_000 + billed.hit * 500 + 5 * 10_000
+    assert billed.charge.amount == billed.miss * 2_500 + billed.hit * 250 + 5 * 5_000
     assert billed.charge.tier == "batch"
-    with pytest.raises(TierMissing):
-        await settler.hold(replace(terms, tier="flex"))
     await settlement.close()
+
+
+@pytest.mark.parametrize(("asked", "told", "rates"), TIERS)
+async def test_the_tier_that_a_body_names_is_held_charged_and_told(
+    house: House, asked: str | None, told: str | None, rates: Rates
+) -> None:
+    await priced(house, tenant_id=house.tenant_id)
+    gate = asyncio.Event()
+    house.engine.play = Play([says("a"), gate, TokenChunk((END,), "stop")], hit_tokens=4)
+    async with house.chat(service_tier=asked, stream=True, max_tokens=50) as answer:
+        await answer.content.readline()
+        assert (await house.held()).held == 8 * rates.miss + 50 * rates.output
+        gate.set()
+        lines = (await answer.text()).splitlines()
+    chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    assert {chunk.get("service_tier") for chunk in chunks} == {told}
+    assert "x-ignored-params" not in answer.headers
+    async with house.chat(service_tier=asked) as answer:
+        assert (await answer.json()).get("service_tier") == told
+    rows = await house.settled(2)
+    assert [row.charge for row in rows] == [4 * rates.hit + 4 * rates.miss + 2 * rates.output] * 2
+    assert await house.balance() == CREDIT - 2 * rows[0].charge
+    memo = json.loads(house.engine.generations[-1].request.memo)
+    assert memo.get("tier", "standard") == ("flex" if told == "flex" else "standard")
+    assert await house.parts.ledger.check_integrity() == []

@@ -135,7 +135,7 @@ async def test_a_postpaid_tenant_is_shown_what_it_owes_and_is_served_up_to_its_c
     cost = len("user:Hi\n") * rates.miss + 6 * rates.output
     worst = len("user:Hi\n") * rates.miss + 100 * rates.output
     terms = BillingTerms("postpaid", Femto(cost + worst))
-    await house.admission.project(await house.parts.ledger.agree(house.tenant_id, terms))
+    await house.admission.project(await house.parts.ledger.agree(house.tenant_id, terms, EPOCH, actor="test"))
     for status in (200, 200, 402):
         async with house.chat() as answer:
             assert answer.status == status, await answer.text()
@@ -160,7 +160,9 @@ async def test_what_a_postpaid_tenant_may_spend_is_read_from_the_books_where_val
 ) -> None:
     worst = len("user:Hi\n") * ROW.standard.miss + 100 * ROW.standard.output
     for limit, status in ((worst - 1, 402), (worst, 200)):
-        await house.parts.ledger.agree(house.tenant_id, BillingTerms("postpaid", Femto(limit)))
+        await house.parts.ledger.agree(
+            house.tenant_id, BillingTerms("postpaid", Femto(limit)), EPOCH, actor="test"
+        )
         await house.admission.forget(house.tenant_id)
         async with house.chat() as answer:
             assert answer.status == status, await answer.text()

@@ -45,7 +45,7 @@ async def valkey_contents(house: House) -> str:
 
 
 async def test_a_canary_key_is_in_no_sink(house: House, caplog: pytest.LogCaptureFixture) -> None:
-    """BerriAI/litellm#30670, #18731, #31620: errors, audit and access logs, whatever happens to the key."""
+    """BerriAI/litellm#30670, BerriAI/litellm#18731, BerriAI/litellm#31620: errors, audit, access logs."""
     caplog.set_level(logging.DEBUG)
     canary = house.key
     other = keys.secret_of(b"c" * 32)  # well-formed and unknown

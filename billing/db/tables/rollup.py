@@ -17,6 +17,7 @@ usage_rollup: Final = Table(
     Column("traffic_class", Text, primary_key=True),
     Column("price_row_id", Text, primary_key=True),
     Column("price_window", Text, primary_key=True),
+    Column("tier", Text, primary_key=True),
     Column("currency", Text, nullable=False),
     Column("requests", BigInteger, nullable=False),
     Column("cache_hit", BigInteger, nullable=False),

@@ -1,10 +1,12 @@
 """`kvitto price lint`, `diff`, `publish`, `export` and `plan`: books as files, and who is on which plan."""
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from admin import clock
 from billing.pricing import toml
 from billing.pricing.writing import write
 
@@ -85,8 +87,25 @@ def test_publishing_is_once_and_in_time(kvitto: Any, book: Any) -> None:
     assert list(shown.values()) == ["0.1", "0.3"]
     late = kvitto("price", "publish", book(row("scheduled", at="2026-02-01T00:00:00Z")))
     assert (late.status, "before every gateway has seen it" in late.err) == (1, True)
+    assert "book.toml:2: price scheduled/USD/2026-02-01T00:00:00Z: takes effect" in late.err
     changed = kvitto("price", "publish", book(row("scheduled", miss="0.5")))
     assert (changed.status, "published rows never change" in changed.err) == (1, True)
+
+
+def test_a_price_that_begins_while_requests_run_that_end_by_it_is_refused_with_file_and_line(
+    kvitto: Any, book: Any
+) -> None:
+    completed = row("ending").replace('"admitted"', '"completed"')
+    assert kvitto("price", "publish", book(completed)).status == 0
+    soon = f"{clock.now() + timedelta(seconds=300):%Y-%m-%dT%H:%M:%SZ}"
+    text = completed + row("ending", soon, "0.3")
+    ran = kvitto("price", "publish", book(text))
+    assert ran.status == 1
+    assert f"book.toml:{text.count(chr(10), 0, text.rindex('[[price]]')) + 1}: price ending/USD/" in ran.err
+    assert "610 s from now none will" in ran.err
+    assert kvitto("price", "diff", book(text), "--json").told[1]["state"] == "refused"
+    later = f"{clock.now() + timedelta(seconds=700):%Y-%m-%dT%H:%M:%SZ}"
+    assert kvitto("price", "publish", book(row("ending", later, "0.3"))).status == 0
 
 
 def test_diff_shows_what_a_book_would_change(kvitto: Any, book: Any) -> None:

@@ -114,6 +114,23 @@ async def test_text_is_handed_on_as_it_comes_and_usage_is_taken_once() -> None:
     assert 0 < answer.first_token_s <= answer.total_s
 
 
+FIRST = {**USAGE, "completion_tokens": 1}
+PLACES: dict[str, list[Any]] = {
+    "the finish chunk": [{"index": 0, "delta": {"content": ""}, "finish_reason": "stop"}],
+    "no choice": [],
+    "an empty delta": [{"delta": {}}],
+}
+
+
+@pytest.mark.parametrize("choices", PLACES.values(), ids=PLACES.keys())
+async def test_usage_is_accepted_wherever_it_comes_and_the_last_one_stands(choices: list[Any]) -> None:
+    """diegosouzapw/OmniRoute#9750: once, never summed."""
+    last = b"data: " + json.dumps({"choices": choices, "usage": USAGE}).encode() + b"\n\n"
+    async with gateway((chunk("Hej"), chunk("", "stop", FIRST), last, b"data: [DONE]\n\n")) as endpoint:
+        answer = await complete(endpoint, BODY, lambda _: None)
+    assert (answer.text, answer.finish_reason, answer.usage) == ("Hej", "stop", USAGE)
+
+
 async def test_the_first_model_is_asked_when_none_is_named() -> None:
     async with gateway() as endpoint:
         assert await model_of(endpoint) == "first"

@@ -17,12 +17,14 @@ from admin.stack.state import Layout
 from billing.db.transaction import Database
 from billing.pricing import toml
 from billing.pricing.rating import rate
+from billing.receipts.service import Receipts
 from billing.request_id import RANDOM_BYTES, mint
 from billing.settlement.batch import Settlement
 from billing.settlement.event import UsageEvent
 from billing.settlement.quarantine import Quarantined
 from billing.usage import TokenUsage
 from engine.proof.coverage import Attempt
+from tests.attested import Signed, prefill
 
 MODEL = "smollm2-135m-instruct"
 DAY = datetime(2026, 11, 24, 12, tzinfo=UTC)
@@ -30,6 +32,19 @@ COLUMNS = [
     "request_id", "tenant", "key", "model", "rated_at", "status",
     "cache_hit", "cache_owed", "cache_write", "cache_miss", "output", "charge", "currency",
 ]  # fmt: skip
+
+
+def attest(settings: Settings, request_id: str) -> None:
+    """Keep what a worker says of a request."""
+
+    async def work() -> None:
+        database = Database(settings.database_url, pool_size=1)
+        try:
+            await Receipts(database).keep([Signed(prefill(request_id, worker="p7"))])
+        finally:
+            await database.close()
+
+    asyncio.run(work())
 
 
 @pytest.fixture
@@ -246,3 +261,20 @@ def test_usage_in_quarantine_is_shown_with_its_reason_and_what_was_signed(
     assert (row["reason"], row["attestation"]) == (put_aside.reason, put_aside.attestation)
     assert put_aside.reason in kvitto("usage", "--quarantined", "--tenant", customer["tenant"]).out
     assert kvitto("usage", "--tenant", customer["tenant"], "--json").told == []
+
+
+def test_a_request_that_the_books_do_not_have_is_named(
+    kvitto: Any, customer: dict[str, Any], cli_settings: Settings
+) -> None:
+    """BerriAI/litellm#13280, on the command line."""
+    usage = TokenUsage(cache_hit=0, cache_owed=0, cache_write=0, cache_miss=10, output=0)
+    day = ("--since", "2026-11-24", "--until", "2026-11-25")
+    assert "The books have all" in kvitto("audit", "receipts", "--since", "1h").out
+    billed = settle(cli_settings, customer, usage, DAY)
+    lost = str(mint(DAY, secrets.token_bytes(RANDOM_BYTES)))
+    attest(cli_settings, lost)
+    ran = kvitto("audit", "receipts", *day, "--json")
+    (found,) = [row for row in json.loads(ran.out) if row["request_id"] == lost]
+    assert ran.status == 1
+    assert (found["workers"], found["finding"]) == ("p7", "the books do not have it")
+    assert billed not in ran.out

@@ -33,6 +33,13 @@ def test_a_line_is_a_chunk_or_nothing(line: bytes, chunk: TokenChunk | None) -> 
     assert read_line(line) == chunk
 
 
+@pytest.mark.parametrize("choices", ["[]", '[{"index":0,"delta":{}}]', '[{"index":0,"token_ids":[]}]'])
+def test_what_a_worker_says_of_usage_adds_no_token(choices: str) -> None:
+    """diegosouzapw/OmniRoute#9750: tokens are those that came, not those that some chunk counts again."""
+    usage = '{"prompt_tokens":3,"completion_tokens":9}'
+    assert read_line(f'data: {{"choices":{choices},"usage":{usage}}}'.encode()) is None
+
+
 @pytest.mark.parametrize("finish", ["abort", "error", "repetition", "tool_calls", ""])
 def test_only_stop_and_length_are_ends_and_tokens_of_other_ends_are_dropped(finish: str) -> None:
     with pytest.raises(WorkerDown):
