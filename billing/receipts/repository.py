@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import insert, select
+from sqlalchemy import exists, insert, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -98,6 +98,14 @@ async def select_documents(
     for request_id, document in await connection.execute(statement.order_by(c.request_id, c.attempt, c.kind)):
         found[request_id].append(document)
     return found
+
+
+async def select_unsettled_between(connection: AsyncConnection, first: UUID, end: UUID) -> list[UUID]:
+    """Requests whose id is in ``[first, end)`` that workers attest and that have no event, oldest first."""
+    ids = attestation.c.request_id
+    settled = exists().where(usage_event.c.request_id == ids)
+    statement = select(ids).distinct().where(ids >= first, ids < end, ~settled).order_by(ids)
+    return list((await connection.execute(statement)).scalars())
 
 
 async def select_settled_between(connection: AsyncConnection, first: UUID, end: UUID) -> list[UUID]:

@@ -2,13 +2,13 @@
 
 import json
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import datetime
 from typing import Final
 from uuid import UUID
 
 from billing.db.access import SETTLER
-from billing.db.transaction import Database
+from billing.db.transaction import Connection, Database
 from billing.errors import StoreRefused
 from billing.receipts import repository
 from billing.receipts.receipt import Attested, Receipt
@@ -68,10 +68,24 @@ class Receipts:
         Raises:
             StoreUnavailable: Postgres cannot be asked.
         """
+        return await self._between(repository.select_settled_between, since, until)
+
+    async def unsettled_between(self, since: datetime, until: datetime) -> list[Receipt]:
+        """Receipts of the requests admitted in ``[since, until)`` that workers attest and nobody has settled.
+
+        Raises:
+            StoreUnavailable: Postgres cannot be asked.
+        """
+        return await self._between(repository.select_unsettled_between, since, until)
+
+    async def _between(
+        self,
+        select: Callable[[Connection, UUID, UUID], Awaitable[list[UUID]]],
+        since: datetime,
+        until: datetime,
+    ) -> list[Receipt]:
         async with self._database.transaction(SETTLER) as connection:
-            request_ids = await repository.select_settled_between(
-                connection, mint(since, _FIRST), mint(until, _FIRST)
-            )
+            request_ids = await select(connection, mint(since, _FIRST), mint(until, _FIRST))
         found: list[Receipt] = []
         for start in range(0, len(request_ids), BATCH):
             found += (await self.of(request_ids[start : start + BATCH])).values()
