@@ -65,7 +65,7 @@ class Order:
     terms: Terms
     engine: Engine
     parser: OutputParser
-    generate: Callable[[Hold], GenerateRequest]
+    generate: Callable[[Terms, Hold], GenerateRequest]
     writer: Callable[[Hold], Writer]
     keeper: Keeper | None = None
 
@@ -173,7 +173,9 @@ class Pump:
 
     async def _generate(self, hold: Hold, held_at_s: float) -> Sequence[Event]:
         """Relay until the engine is done, the client gone, this process stopping or the time over."""
-        generation = self._generation = self._order.engine.submit(self._order.generate(hold))
+        generation = self._generation = self._order.engine.submit(
+            self._order.generate(self._order.terms, hold)
+        )
         relay = asyncio.create_task(self._relay(generation, hold, held_at_s))
         ends = [asyncio.create_task(event.wait()) for event in (self.channel.gone, self._interrupted)]
         try:

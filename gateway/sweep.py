@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Final, Protocol
 from uuid import UUID
 
-from billing.errors import BillingError, StoreUnavailable
+from billing.errors import BillingError, StoreRefused, StoreUnavailable
 from billing.ledger.balance import BalanceVersion
 from billing.ledger.service import Ledger
 from billing.pricing.service import Prices
@@ -24,6 +24,7 @@ from billing.receipts.receipt import Attested, Receipt
 from billing.receipts.service import Receipts
 from billing.settlement.batch import Settlement
 from billing.settlement.event import UsageEvent
+from billing.settlement.idempotency import ANSWERED
 from billing.tenancy.service import Tenancy
 from gateway.admission.admit import Admission
 from gateway.admission.hold import NOTHING_SPENT, spent_by
@@ -219,10 +220,10 @@ class Sweeper:
         """Charge what is attested; whether a hold was dropped then, None when nothing can be charged."""
         request_id = receipt.request_id
         try:
-            event = await self._event(tenant_id, receipt)
-            if event is None:
+            lost = await self._lost(tenant_id, receipt)
+            if lost is None:
                 return None
-            balance = await self._books.settlement.settle(event)
+            event, balance = await self._settled(lost)
         except StoreUnavailable:
             raise
         except BillingError as error:
@@ -231,8 +232,20 @@ class Sweeper:
         log.warning("lost_request_settled", request_id=str(request_id), tenant=tenant_id)
         return await self._admission.release_id(tenant_id, request_id, balance, spent_by(event))
 
-    async def _event(self, tenant_id: str, receipt: Receipt) -> UsageEvent | None:
-        """The event that attestations prove; None when they prove none, or were made for somebody else."""
+    async def _settled(self, lost: LostRequest) -> tuple[UsageEvent, BalanceVersion]:
+        """Settle it; for nothing where its idempotency key has been answered, and charged, by another."""
+        book, now = await self._books.prices.book(), await self._clock.now()
+        event = event_of(lost, book, now)
+        try:
+            return event, await self._books.settlement.settle(event)
+        except StoreRefused as refused:
+            if refused.constraint != ANSWERED:
+                raise
+            event = event_of(lost, book, now, billable=False)
+            return event, await self._books.settlement.settle(event)
+
+    async def _lost(self, tenant_id: str, receipt: Receipt) -> LostRequest | None:
+        """What attestations prove; None when that is nothing, or they were made for somebody else."""
         found = proven(receipt.attestations)
         if found is None:
             return None
@@ -241,5 +254,4 @@ class Sweeper:
             log.error("memo_refused", request_id=str(receipt.request_id), tenant=tenant_id)
             return None
         currency = (await self._books.tenancy.tenant(tenant_id)).currency
-        book = await self._books.prices.book()
-        return event_of(LostRequest(receipt.request_id, found, memo, currency), book, await self._clock.now())
+        return LostRequest(receipt.request_id, found, memo, currency)
