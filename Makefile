@@ -27,7 +27,7 @@ down: $(READY) ## stop what `make up` started
 	@$(BIN)/kvitto down
 
 # One after another, for each takes all cores; the others, of whom many wait for something, two at a time.
-WITH_MODEL := tests/e2e tests/chaos tests/engine/worker tests/engine/cluster/test_real_workers.py
+WITH_MODEL := tests/e2e tests/chaos tests/scenarios tests/engine/worker tests/engine/cluster/test_real_workers.py
 
 test: $(READY) lint ## lint, then every test: real Postgres, Valkey, vLLM and model
 	@$(BIN)/pytest $(WITH_MODEL)
@@ -42,8 +42,9 @@ fmt: $(READY) ## format and mend what ruff can
 bench: $(READY) ## measure what is promised, all of it (half an hour) or by name: make bench NAMES="first_token overhead"
 	@$(BIN)/python -m tests.bench $(NAMES)
 
-chaos: $(READY) ## a storm: 200 requests, some of whom leave, while parts are killed and the store is spoilt
+chaos: $(READY) ## storms: workers die and the store is spoilt; then gateways and Postgres die, five times
 	@$(BIN)/python -m tests.chaos
+	@$(BIN)/python -m tests.scenarios
 
 # The default model travels in a wheel whose other dependencies we do not use. PyPI's torchvision, torchaudio and
 # torchcodec do not load beside the CPU build of torch and break transformers: they go when that is so.

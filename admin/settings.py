@@ -11,7 +11,7 @@ import msgspec
 
 PREFIX: Final = "KVITTO_"
 SETTINGS_FILE: Final = PREFIX + "SETTINGS_FILE"
-LISTENER_FD: Final = PREFIX + "LISTENER_FD"
+LISTENER_FDS: Final = PREFIX + "LISTENER_FDS"
 KEPT_BY_CHILDREN: Final = (
     *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV"),
     *("PYTHONPATH", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
@@ -185,10 +185,9 @@ def from_environment() -> Settings:
     return Settings.read(Path(path))
 
 
-def listener_fd() -> int | None:
-    """Descriptor of the API's listening socket, when the supervisor handed one on."""
-    number = os.environ.get(LISTENER_FD)
-    return int(number) if number else None
+def listener_fds() -> tuple[int, ...]:
+    """Descriptors of the listening sockets that the supervisor handed on: the API's, the process's own."""
+    return tuple(int(number) for number in os.environ.get(LISTENER_FDS, "").split(",") if number)
 
 
 def child_environment(extra: Mapping[str, str]) -> dict[str, str]:

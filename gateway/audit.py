@@ -5,15 +5,12 @@ What the books have is graded; what they lack, though workers attest it, is name
 
 from collections import Counter
 from datetime import datetime, timedelta
-from typing import Final
 
 from billing.receipts.service import Receipts
 from gateway.instant import ValkeyClock
+from gateway.sweep import LATE_S
 from gateway.telemetry import SweepTelemetry, log
 from gateway.valkey import Valkey
-
-# A request may run for ten minutes, and its lines be a minute late.
-LATE_S: Final = 660.0
 
 
 class Audit:

@@ -15,6 +15,7 @@ from billing.pricing.rating import rate, rating_instant
 from billing.receipts.memo import Memo
 from billing.request_id import instant_of
 from billing.settlement.event import Status, UsageEvent
+from billing.settlement.idempotency import IdempotencyRecord
 from billing.usage import TokenUsage
 from engine.proof.attestation import Attestation, DecodeAttestation, Ended, PrefillAttestation
 from engine.proof.coverage import Attempt
@@ -81,15 +82,18 @@ def proven(attestations: Sequence[Attestation]) -> Proven | None:
     return None
 
 
-def event_of(lost: LostRequest, book: PriceBook, now: datetime) -> UsageEvent:
+def event_of(lost: LostRequest, book: PriceBook, now: datetime, *, billable: bool = True) -> UsageEvent:
     """Rate what is attested, as its gateway would have: an output that ended in an error costs nothing.
+
+    Nobody has the whole answer: an idempotency key is answered by it, and that answer is lost. Where the key
+    has another answer, nothing is ``billable``.
 
     Raises:
         PriceMissing, TierMissing: the book has no price for the memo's model, or none at its tier.
         UsageInvalid: counts that no worker of ours attests.
     """
     found, memo, admitted_at = lost.proven, lost.memo, instant_of(lost.request_id)
-    failed = found.ended == "error"
+    failed = found.ended == "error" or not billable
     usage = TokenUsage.none() if failed else TokenUsage.of(found.prefill, found.output_tokens)
     book = book.of(memo.tenant_id)
     row = book.row(memo.model, lost.currency, admitted_at)
@@ -113,7 +117,16 @@ def event_of(lost: LostRequest, book: PriceBook, now: datetime) -> UsageEvent:
         charge=rate(book, memo.model, lost.currency, usage, rated_at, memo.tier),
         traffic_class=memo.traffic_class,
         attempts=() if failed else found.attempts,
+        answers=None if failed else _answer(lost),
     )
+
+
+def _answer(lost: LostRequest) -> IdempotencyRecord | None:
+    if lost.memo.answers is None:
+        return None
+    key, body = map(bytes.fromhex, lost.memo.answers)
+    admitted_at = instant_of(lost.request_id)
+    return IdempotencyRecord(lost.memo.tenant_id, key, body, lost.request_id, admitted_at, "lost")
 
 
 def _status(found: Proven) -> Status:

@@ -6,7 +6,7 @@ supervised task; who leaves or stops only tells it so, and it ends in exactly on
     refused     no hold was placed
     completed   charged for what was received, durably, before the last chunk leaves
     aborted     the client left, or left its answer unread: charged for what had been received until then
-    failed      the engine or this process failed: nothing is billable; recorded if a worker had attested
+    failed      the engine or this process failed: nothing is billable; recorded if a worker was called
 """
 
 import asyncio
@@ -65,7 +65,7 @@ class Order:
     terms: Terms
     engine: Engine
     parser: OutputParser
-    generate: Callable[[Hold], GenerateRequest]
+    generate: Callable[[Terms, Hold], GenerateRequest]
     writer: Callable[[Hold], Writer]
     keeper: Keeper | None = None
 
@@ -151,7 +151,7 @@ class Pump:
                 log.exception("pump_failed", request_id=str(hold.request_id))
             status, failure = "failed", error
         outcome = self._outcome(status, _now_s() - held_at_s)
-        if status == "failed" and self._proof is None:
+        if status == "failed" and not self._called:
             await self._settler.void(self._order.terms, hold, outcome)
         else:
             billed = await self._settler.charge(self._order.terms, hold, outcome)
@@ -162,6 +162,10 @@ class Pump:
         self._report(failure)
         return "failed"
 
+    @property
+    def _called(self) -> bool:
+        return self._generation is not None and self._generation.called
+
     def _outcome(self, status: Status, elapsed_s: float) -> Outcome:
         attempts = () if self._generation is None else self._generation.attempts
         reasoning_tokens = self._order.parser.reasoning_tokens
@@ -169,7 +173,9 @@ class Pump:
 
     async def _generate(self, hold: Hold, held_at_s: float) -> Sequence[Event]:
         """Relay until the engine is done, the client gone, this process stopping or the time over."""
-        generation = self._generation = self._order.engine.submit(self._order.generate(hold))
+        generation = self._generation = self._order.engine.submit(
+            self._order.generate(self._order.terms, hold)
+        )
         relay = asyncio.create_task(self._relay(generation, hold, held_at_s))
         ends = [asyncio.create_task(event.wait()) for event in (self.channel.gone, self._interrupted)]
         try:

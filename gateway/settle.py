@@ -5,8 +5,8 @@ hold    ──▶ charge ──▶ released with the settled balance
         ├─▶ (usage that cannot be) put in quarantine, released, nothing charged
         ╰─▶ (store or Valkey lost) lease not renewed; the sweeper asks the database, then workers' journals
 
-A request that is to cost nothing says so in the database or by its release, whichever can be reached: the
-sweeper must not find it held and unsettled, with attestations that it would charge for.
+A request that is to cost nothing says so in the database or in Valkey, whichever can be reached: the sweeper
+must not find it unsettled, with attestations that it would charge for.
 """
 
 import asyncio
@@ -228,8 +228,8 @@ class Settler:
             billable = outcome.usage.prompt > 0
             if billable:
                 self._leave_to_sweeper(hold)
-            else:
-                await self._release(hold, None, None)
+            elif await self._release(hold, None, None):
+                await self._record_lost(hold)
             if billable and isinstance(error, BillingError):
                 log.error("charge_unknown", request_id=str(hold.request_id), reason=str(error))
                 raise ChargeUnknown from error
@@ -339,6 +339,12 @@ class Settler:
             return False
         self._leases.drop(hold)
         return True
+
+    async def _record_lost(self, hold: Hold) -> None:
+        try:
+            await self._admission.record_lost(hold.tenant_id, hold.request_id)
+        except ValkeyUnavailable as error:
+            log.warning("loss_not_recorded", request_id=str(hold.request_id), reason=str(error))
 
     def _leave_to_sweeper(self, hold: Hold) -> None:
         self._telemetry.unreleased.inc()

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     Reports = dict[str, tuple[str, WorkerReport | None]]
 
 PORT_DEFAULT = 8080
+GATEWAYS_MAX = 64
 EXIT_NOT_RUNNING = 1
 DRAIN_TIMEOUT_S = 120.0
 
@@ -51,6 +52,9 @@ def up(  # noqa: PLR0913, PLR0917 -- each parameter is an option a person types
     store: Store = "on",
     promise: Promise = "on",
     engine: Annotated[bool, typer.Option("--engine/--no-engine", help="Start workers at all.")] = True,
+    gateways: Annotated[
+        int, typer.Option(min=1, max=GATEWAYS_MAX, help="Processes that serve the API, all at its port.")
+    ] = 1,
     data_dir: DataDir = None,
 ) -> None:
     """Start everything: PostgreSQL, Valkey, the model, its workers, the gateway, the background jobs.
@@ -84,6 +88,7 @@ def up(  # noqa: PLR0913, PLR0917 -- each parameter is an option a person types
         ),
         engine=engine,
         detach=detach,
+        gateways=gateways,
     )
     supervisor.up(options, Progress(console()))
 

@@ -57,8 +57,7 @@ def app_of(known: Settings) -> Litestar:
 
 async def serve(known: Settings) -> None:
     """Serve until SIGTERM or SIGINT; running requests are finished first, as long as the options allow."""
-    listener = settings.listener_fd()
-    sockets = None if listener is None else [socket.socket(fileno=listener)]
+    sockets = [socket.socket(fileno=listener) for listener in settings.listener_fds()] or None
     log.info("gateway_serves", address=known.base_url, model=known.served_name)
     await uvicorn.Server(configuration(known, app_of(known))).serve(sockets=sockets)
 

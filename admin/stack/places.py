@@ -4,6 +4,9 @@ import os
 import shutil
 import socket
 import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -58,6 +61,33 @@ def listen(host: str, port: int) -> socket.socket:
         listener.close()
         raise PortTaken(host, port, error.strerror or str(error)) from error
     return listener
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayListeners:
+    """Where a gateway is reached: at the API's port, which all of them share, and at a socket of its own."""
+
+    shared: socket.socket
+    own: socket.socket
+
+
+@contextmanager
+def listen_beside(
+    shared: socket.socket, sockets: Path, names: Sequence[str]
+) -> Iterator[list[GatewayListeners]]:
+    """Open the own sockets of gateways that share the API's: only there it is known who answers."""
+    folder = sockets / "g"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    with ExitStack() as stack:
+        opened = []
+        for name in names:
+            path = folder / f"{name}.sock"
+            path.unlink(missing_ok=True)
+            own = stack.enter_context(socket.socket(socket.AF_UNIX))
+            own.bind(str(path))
+            own.listen(BACKLOG)
+            opened.append(GatewayListeners(shared, own))
+        yield opened
 
 
 def _is_ours(folder: Path) -> bool:

@@ -12,6 +12,7 @@ from admin import settings
 from admin.stack import postgres, probe, process, valkey
 from admin.stack.model import Model
 from admin.stack.part import Plan
+from admin.stack.places import GatewayListeners
 from admin.stack.process import Command, Traces
 from admin.stack.secrets import Secrets
 from admin.stack.state import Layout
@@ -88,20 +89,18 @@ class Planner:
             tries=2,
         )
 
-    def gateway(self, address: tuple[str, int], listener_fd: int, ready_path: str) -> Plan:
-        """The gateway's plan. Its port is open already, so readiness is an answer, not a connection."""
-        host, port = address
+    def gateway(self, name: str, address: str, listeners: GatewayListeners, ready_path: str) -> Plan:
+        """A gateway's plan. Its sockets are open already, so readiness is an answer, not a connection."""
+        fds = (listeners.shared.fileno(), listeners.own.fileno())
 
         async def prepare() -> Command:
-            environment = {settings.LISTENER_FD: str(listener_fd)}
-            return replace(self._python("admin.run.gateway", environment), open_fds=(listener_fd,))
+            environment = {settings.LISTENER_FDS: ",".join(map(str, fds))}
+            return replace(self._python("admin.run.gateway", environment), open_fds=fds)
 
         async def ready(_pid: int) -> bool:
-            return await probe.over_tcp(host, port, ready_path)
+            return await probe.over_socket(Path(listeners.own.getsockname()), ready_path)
 
-        return Plan(
-            "gateway", prepare, ready, f"http://{host}:{port}", WORKER_READY_S, stop_timeout_s=GATEWAY_DRAIN_S
-        )
+        return Plan(name, prepare, ready, address, WORKER_READY_S, stop_timeout_s=GATEWAY_DRAIN_S)
 
     def jobs(self) -> Plan:
         """The background jobs' plan: they name their pid in a file when they have begun."""

@@ -16,15 +16,6 @@ async def over_socket(socket: Path, path: str) -> bool:
         return False
 
 
-async def over_tcp(host: str, port: int, path: str) -> bool:
-    """Ask a server on a TCP port."""
-    try:
-        async with asyncio.timeout(ANSWER_TIMEOUT_S):
-            return await _asked(*await asyncio.open_connection(host, port), path)
-    except (OSError, TimeoutError):
-        return False
-
-
 async def _asked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str) -> bool:
     try:
         writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())

@@ -3,8 +3,7 @@
 import asyncio
 import contextlib
 import signal
-import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ from admin.stack import journal, memory, model, places, process, secrets, state,
 from admin.stack.errors import StackError, StackFailed, StackInterrupted
 from admin.stack.model import Model, ModelUnavailable
 from admin.stack.part import Part, Plan
+from admin.stack.places import GatewayListeners
 from admin.stack.plans import Planner, outside, traces_of
 from admin.stack.state import Layout, PartStatus, StackOptions, StackStatus
 
@@ -76,8 +76,12 @@ class Stack:
         sockets = places.take_sockets(self._layout)
         planner = Planner(self._layout, known, sockets)
         await process.end_leftovers(traces_of(self._options.data_dir))
-        with places.listen(self._options.host, self._options.port) as listener:
-            starting = asyncio.create_task(self._start(planner, listener))
+        names = self._options.gateway_names
+        with (
+            places.listen(self._options.host, self._options.port) as shared,
+            places.listen_beside(shared, sockets, names) as listeners,
+        ):
+            starting = asyncio.create_task(self._start(planner, listeners))
             stopping = asyncio.create_task(self._stop_asked.wait())
             try:
                 await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -91,7 +95,7 @@ class Stack:
                 await _cancelled(starting)
         self._show(phase="stopping")
 
-    async def _start(self, planner: Planner, listener: socket.socket) -> None:
+    async def _start(self, planner: Planner, listeners: Sequence[GatewayListeners]) -> None:
         own = own_servers()
         database = self._server("postgres", own.database_url, planner.postgres)
         cache = self._server("valkey", own.valkey_url, planner.valkey)
@@ -102,13 +106,12 @@ class Stack:
         settings = self._settings(planner, OwnServers(database[1], cache[1]), housing)
         settings.write(self._layout.settings)
         self._show(base_url=settings.base_url)
-        gateway = self._part(
-            planner.gateway(
-                (settings.host, settings.port),
-                listener.fileno(),
-                "/readyz" if self._options.engine else "/livez",
-            )
-        )
+        address = f"http://{settings.host}:{settings.port}"
+        ready_path = "/readyz" if self._options.engine else "/livez"
+        gateways = [
+            self._part(planner.gateway(name, address, sockets, ready_path))
+            for name, sockets in zip(self._options.gateway_names, listeners, strict=True)
+        ]
         jobs = self._part(planner.jobs())
         try:
             async with asyncio.TaskGroup() as group:
@@ -122,8 +125,8 @@ class Stack:
                         group.create_task(part.start())
                 await books
                 await caching
-                group.create_task(gateway.start())
-                group.create_task(jobs.start())
+                for part in (*gateways, jobs):
+                    group.create_task(part.start())
         except BaseExceptionGroup as group:
             ours = group.subgroup(StackError)
             if ours is None:
@@ -183,7 +186,7 @@ class Stack:
             store_dir=housing.store_dir,
             first_token=self._options.shape.first_token,
             valkey_lost=lost.policy,
-            gateway_replicas=lost.replicas,
+            gateway_replicas=max(lost.replicas, self._options.gateways),
             trusted_proxies=proxies,
         )
 

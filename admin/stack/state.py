@@ -21,7 +21,10 @@ PartState = Literal["waiting", "starting", "ready", "restarting", "stopping", "s
 
 @dataclass(frozen=True, slots=True)
 class StackOptions:
-    """What `kvitto up` was asked for. Without ``engine`` the workers of the shape are not started."""
+    """What `kvitto up` was asked for. Without ``engine`` the workers of the shape are not started.
+
+    ``gateways`` processes serve the API, all at one port.
+    """
 
     data_dir: Path
     port: int = 8080
@@ -30,6 +33,14 @@ class StackOptions:
     engine: bool = True
     detach: bool = False
     host: str = "127.0.0.1"
+    gateways: int = 1
+
+    @property
+    def gateway_names(self) -> tuple[str, ...]:
+        """Names of the gateways as parts."""
+        if self.gateways == 1:
+            return ("gateway",)
+        return tuple(f"gateway-{number}" for number in range(1, self.gateways + 1))
 
 
 @dataclass(frozen=True, slots=True)

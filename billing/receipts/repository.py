@@ -9,7 +9,7 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from billing.db.bulk import Bulk, Rows
-from billing.db.tables import attestation, usage_event
+from billing.db.tables import attestation, usage_event, usage_quarantine
 from billing.receipts.receipt import Attested, kind_of
 from billing.usage import TokenUsage
 from engine.proof.coverage import Attempt
@@ -64,10 +64,11 @@ async def select_documents(
 
 
 async def select_unbilled_between(connection: AsyncConnection, first: UUID, end: UUID) -> list[UUID]:
-    """Requests that some worker attests and that have no event, likewise; in their order."""
+    """Likewise, requests that a worker attests and that have no event and are not in quarantine; sorted."""
     attested = attestation.c.request_id
     has_event = select(usage_event.c.request_id).where(usage_event.c.request_id == attested).exists()
-    statement = select(attested).distinct().where(attested >= first, attested < end, ~has_event)
+    is_aside = select(usage_quarantine.c.request_id).where(usage_quarantine.c.request_id == attested).exists()
+    statement = select(attested).distinct().where(attested >= first, attested < end, ~has_event, ~is_aside)
     return list((await connection.execute(statement.order_by(attested))).scalars())
 
 

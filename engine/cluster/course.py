@@ -47,6 +47,11 @@ class Course:
         """What is missing now."""
         return "output" if self._accepted else "prompt"
 
+    @property
+    def called(self) -> bool:
+        """Whether a worker has been called."""
+        return self._calls > 0
+
     @contextlib.contextmanager
     def calling(self, client: WorkerClient, stage: Stage, first_token: bool) -> Iterator[Call]:
         """Number the next call, and say where it runs while the block lasts."""

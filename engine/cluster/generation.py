@@ -30,6 +30,11 @@ class Generation:
         """The accepted calls, with the ranges of output that the owner has taken; no gap and no overlap."""
         return self._course.attempts(self._taken)
 
+    @property
+    def called(self) -> bool:
+        """Whether a worker was called: it may attest what the owner has never heard of."""
+        return self._course.called
+
     async def prefilled(self) -> Prefilled:
         """Wait for what the prefill attests, verified, and its signed text. May be awaited often, by several.
 

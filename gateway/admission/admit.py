@@ -38,7 +38,7 @@ from gateway.refusal import (
 from gateway.valkey import Reply, Script, Valkey, Word
 
 TENANTS_HELD: Final = "kv:held"  # every tenant that ever held; global, for the sweeper
-LOST_HOLDS: Final = "kv:lost"  # what the sweeper voided without an event, newest last
+LOST_HOLDS: Final = "kv:lost"  # what was let go without an event though workers may attest it, newest last
 LOST_HOLDS_MAX: Final = 10_000
 EXPIRED_BATCH: Final = 500
 NOTHING_DEMANDED: Final = Demand()
@@ -229,9 +229,18 @@ class Admission:
         return dict(zip(map(UUID, found[::2]), ages, strict=True))
 
     async def record_lost(self, tenant_id: str, request_id: UUID) -> None:
-        """Keep a trace of a hold that is about to be voided without an event."""
+        """Keep a trace of a hold that is voided without an event: nothing is charged for it any more."""
         words = ("XADD", LOST_HOLDS, "MAXLEN", "~", LOST_HOLDS_MAX, "*")
         await self._valkey.call(*words, "tenant", tenant_id, "request_id", str(request_id))
+
+    async def lost(self) -> set[UUID]:
+        """Requests of which there is such a trace."""
+        entries = await self._valkey.call("XRANGE", LOST_HOLDS, "-", "+")
+        return {UUID(_pairs(fields)["request_id"]) for _, fields in entries}
+
+    async def stands(self, tenant_id: str, request_id: UUID) -> bool:
+        """Whether a request holds something."""
+        return bool(await self._valkey.call("HEXISTS", _keys(tenant_id)[1], str(request_id)))
 
     async def held(self, tenant_id: str) -> Held:
         """Read one tenant's rows."""

@@ -140,7 +140,7 @@ def _order(desk: Desk, grant: KeyGrant, asked: Asked) -> Order:
         terms=terms,
         engine=asked.served.engine,
         parser=asked.served.recipe.parser(asked.prompt),
-        generate=lambda hold: _generate_request(desk, terms, asked, hold),
+        generate=lambda terms, hold: _generate_request(desk, terms, asked, hold),
         writer=_writer(asked),
     )
 
@@ -170,8 +170,16 @@ def _generate_request(desk: Desk, terms: Terms, asked: Asked, hold: Hold) -> Gen
 def _memo(desk: Desk, terms: Terms, hold: Hold) -> str:
     book = desk.prices.book.of(hold.tenant_id)
     row = book.row(terms.model, terms.grant.currency, hold.admitted_at)
-    key_id = terms.grant.key_id
-    return Memo(hold.tenant_id, key_id, terms.model, terms.traffic_class, row.id, terms.tier).to_text()
+    ask = terms.answers
+    return Memo(
+        tenant_id=hold.tenant_id,
+        key_id=terms.grant.key_id,
+        model=terms.model,
+        traffic_class=terms.traffic_class,
+        price_row_id=row.id,
+        tier=terms.tier,
+        answers=None if ask is None else (ask.name.hex(), ask.body.hex()),
+    ).to_text()
 
 
 def _writer(asked: Asked) -> Callable[[Hold], Writer]:

@@ -25,7 +25,7 @@ from billing.tenancy.service import Tenancy
 from gateway.admission.admit import Admission
 from gateway.audit import Audit
 from gateway.refusal import BalanceInsufficient
-from gateway.sweep import SweepBooks, Sweeper
+from gateway.sweep import Patience, SweepBooks, Sweeper
 from gateway.telemetry import SweepTelemetry
 from gateway.valkey import Valkey
 from tests.attested import Signed, decode, prefill
@@ -37,7 +37,7 @@ def all_jobs(
 ) -> tuple[Job, ...]:
     tenancy, ledger, receipts = Tenancy(database, b"pepper"), Ledger(database), Receipts(database)
     books = SweepBooks(tenancy, Prices(database), ledger, settlement, receipts)
-    sweeper = Sweeper(valkey, books, journals or ScriptedJournals(), grace_s=0.0)
+    sweeper = Sweeper(valkey, books, journals or ScriptedJournals(), patience=Patience(grace_s=0.0))
     audit = Audit(valkey, receipts, SweepTelemetry())
     admission, rollups, partitions = Admission(valkey), Rollups(database), Partitions(database)
     return jobs_of(Works(sweeper, audit, ledger, settlement, admission, rollups, partitions))

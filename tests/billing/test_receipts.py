@@ -210,7 +210,11 @@ def test_a_memo_is_read_strictly():
     assert "tier" not in memo.to_text(), "gateways that know no tiers read it, too"
     batch = replace(memo, tier="batch")
     assert Memo.read(batch.to_text()) == batch
+    keyed = replace(memo, answers=("00ff", "ab"))
+    assert Memo.read(keyed.to_text()) == keyed
     written = json.loads(memo.to_text())
+    for answers in (["00ff"], ["00ff", "a"], ["00ff", 7], ["00ff", "zz"], "00ff", ["00ff", "ab", "cd"]):
+        assert Memo.read(json.dumps({**written, "answers": answers})) is None
     assert Memo.read(json.dumps({**written, "tier": "priority"})) is None
     assert Memo.read(json.dumps({**written, "extra": "x"})) is None
     assert Memo.read(json.dumps({**written, "tenant": 1})) is None

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ Ending = Literal["complete", "left", "error"]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a client asks. ``leave_s`` None stays to the end."""
+    """What a client asks, with which headers beside its key. ``leave_s`` None stays to the end."""
 
     number: int
     tenant: str
@@ -23,15 +23,23 @@ class Question:
     max_tokens: int
     streamed: bool
     leave_s: float | None
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Seen:
-    """What a client saw: how it ended, the text until then, and the usage where one came."""
+    """What a client saw: how it ended, the text until then, and the usage where one came.
+
+    ``status`` is None where no answer began. ``pieces`` are deltas with text: each is a token at least.
+    ``replayed``: the answer says that it was given before.
+    """
 
     question: Question
     ending: Ending = "error"
     request_id: str | None = None
+    status: int | None = None
+    replayed: bool = False
+    pieces: int = 0
     text: str = ""
     finish: str | None = None
     usage: dict[str, Any] = field(default_factory=dict)
@@ -64,9 +72,10 @@ async def ask(http: httpx.AsyncClient, model: str, question: Question, now_s: Ca
 
 
 async def _read(http: httpx.AsyncClient, question: Question, body: dict[str, Any], seen: Seen) -> None:
-    headers = {"Authorization": f"Bearer {question.secret}"}
+    headers = {"Authorization": f"Bearer {question.secret}", **question.headers}
     async with http.stream("POST", "/chat/completions", json=body, headers=headers) as response:
-        seen.request_id = response.headers.get("x-request-id")
+        seen.request_id, seen.status = response.headers.get("x-request-id"), response.status_code
+        seen.replayed = "idempotent-replayed" in response.headers
         if response.status_code != 200:
             seen.error = f"{response.status_code} {(await response.aread()).decode()[:200]}"
             return
@@ -95,6 +104,7 @@ def _take(line: str, seen: Seen) -> None:
         return
     seen.usage = event.get("usage") or seen.usage
     for choice in event["choices"]:
-        seen.text += choice["delta"].get("content") or ""
+        text = choice["delta"].get("content") or ""
+        seen.text, seen.pieces = seen.text + text, seen.pieces + bool(text)
         with contextlib.suppress(KeyError):
             seen.finish = choice["finish_reason"] or seen.finish

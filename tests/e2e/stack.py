@@ -25,6 +25,7 @@ import openai
 import psutil
 
 from admin.settings import Settings
+from admin.stack import state
 from admin.stack.supervisor import connect
 from billing.db.transaction import Database
 from billing.ledger.service import Ledger
@@ -109,6 +110,11 @@ class Stack:
     def parts(self) -> dict[str, dict[str, Any]]:
         """The parts by name, whether or not all are ready."""
         return {part["name"]: part for part in json.loads(self.kvitto("status", "--json").stdout)["parts"]}
+
+    @property
+    def ready(self) -> bool:
+        """Whether all parts are, by the supervisor's own account."""
+        return all(part.state == "ready" for part in state.read(self.data_dir).parts)
 
     # -- its users
 

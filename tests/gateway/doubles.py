@@ -30,11 +30,15 @@ def says(text: str, finish: FinishReason | None = None) -> TokenChunk:
 
 @dataclass
 class Play:
-    """What the engine does with a request: prefill's answer, then chunks; at an event it waits."""
+    """What the engine does with a request: prefill's answer, then chunks; at an event it waits.
+
+    ``called``: it has called a worker, whatever that has answered.
+    """
 
     steps: Sequence[Step] = (says("Hel"), says("lo"), TokenChunk((END,), "stop"))
     hit_tokens: int = 0
     prefill: Exception | asyncio.Event | None = None
+    called: bool = False
 
 
 @dataclass
@@ -44,6 +48,10 @@ class ScriptedGeneration:
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     yielded: int = 0
     attempts: tuple[Attempt, ...] = ()
+
+    @property
+    def called(self) -> bool:
+        return self.play.called or bool(self.attempts)
 
     async def prefilled(self) -> tuple[PrefillAttestation, str]:
         if isinstance(self.play.prefill, Exception):

@@ -12,7 +12,7 @@ from billing.settlement.batch import Settlement
 from engine.proof.attestation import Attestation
 from gateway.admission.admit import LOST_HOLDS, Admission
 from gateway.admission.hold import Hold
-from gateway.sweep import SweepBooks, Sweeper
+from gateway.sweep import LATE_S, Patience, SweepBooks, Sweeper
 from tests.attested import Signed, decode, prefill
 from tests.gateway.conftest import ROW, House
 from tests.gateway.doubles import MODEL, ScriptedJournals
@@ -24,6 +24,7 @@ def sweeper(
     settlement: Settlement | None = None,
     lost_after_s: float = 600.0,
     grace_s: float = 0.0,
+    late_s: float = LATE_S,
 ) -> Sweeper:
     parts = house.parts
     books = SweepBooks(
@@ -34,7 +35,10 @@ def sweeper(
         Receipts(parts.database),
     )
     return Sweeper(
-        parts.valkey, books, journals or ScriptedJournals(), lost_after_s=lost_after_s, grace_s=grace_s
+        parts.valkey,
+        books,
+        journals or ScriptedJournals(),
+        patience=Patience(lost_after_s, grace_s, late_s),
     )
 
 

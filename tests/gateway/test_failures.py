@@ -31,6 +31,15 @@ async def test_a_dead_worker_is_503_with_retry_after_and_costs_nothing(house: Ho
     assert await house.nothing_happened()
 
 
+async def test_a_worker_that_was_called_and_gave_no_answer_leaves_an_event_of_nothing(house: House) -> None:
+    house.engine.play = Play(prefill=DEAD, called=True)
+    async with house.chat() as answer:
+        assert answer.status == 503
+    (row,) = await house.settled()
+    assert (row.status, row.charge, row.cache_miss) == ("failed", 0, 0)
+    assert not (await house.held()).holds
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_worker_that_dies_before_the_first_token_leaves_an_event_of_nothing(
     house: House, stream: bool

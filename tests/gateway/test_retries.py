@@ -14,6 +14,7 @@ from sqlalchemy import text
 from billing.db.access import OWNER
 from billing.pricing.book import PriceBook
 from billing.pricing.rating import rate
+from billing.receipts.memo import Memo
 from billing.request_id import RANDOM_BYTES, instant_of, mint
 from billing.settlement.event import UsageEvent
 from billing.usage import TokenUsage
@@ -309,6 +310,16 @@ async def test_a_request_that_was_swept_before_its_retry_came_is_lost_for_good(h
     assert await code(house) == (409, "idempotency_result_lost")
     assert not house.engine.generations
     await one_charge(house)
+
+
+async def test_what_workers_attest_of_a_request_names_the_key_that_it_answers(house: House) -> None:
+    """So that a sweeper charges one of those that a wipe has let run beside each other."""
+    await read(house)
+    ask, (generation,) = await ask_of(house), house.engine.generations
+    memo = Memo.read(generation.request.memo)
+    assert memo is not None
+    assert memo.answers == (ask.name.hex(), ask.body.hex())
+    assert KEY not in generation.request.memo
 
 
 async def test_a_claim_whose_charge_is_unknown_is_left_to_run_out(house: House) -> None:

@@ -113,6 +113,7 @@ async def test_a_failure_that_postgres_does_not_take_is_not_charged_from_journal
     with pytest.raises(StoreUnavailable):
         await lost.charge(terms(house), orphan.hold, failed)
     assert await sweeper(house, journals(orphan)).sweep_once() == SweepReport()
+    assert await sweeper(house, late_s=0.0).sweep_once() == SweepReport()
     assert await house.nothing_happened()
 
 

@@ -1,6 +1,7 @@
 """Holds that a dead process left: each is dropped once, with its charge if it had or has one."""
 
 import asyncio
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -272,3 +273,38 @@ async def test_sweepers_at_once_charge_each_lost_request_once(house: House) -> N
     assert sum(report.settled for report in reports) == 20
     assert sum(report.voided for report in reports) == 0
     await assert_charged(house, 20)
+
+
+def keyed(orphan: Orphan, key: bytes) -> list[Signed]:
+    return orphan.with_memo(answers=(key.hex(), b"body".hex()))
+
+
+async def test_of_lost_requests_under_one_idempotency_key_one_is_charged(house: House) -> None:
+    """A wipe takes the claim on the key: its retry is served as if it were the first."""
+    key = house.tenant_id.encode()
+    lines = [line for _ in range(3) for line in keyed(await Orphan.of(house), key)]
+    assert await sweeper(house, ScriptedJournals(lines)).sweep_once() == SweepReport(settled=3)
+    assert sorted(row.charge for row in await house.rows()) == [0, 0, CHARGE]
+    assert [row.status for row in await house.rows() if not row.charge] == ["failed"] * 2
+    assert await house.balance() == CREDIT - CHARGE
+    assert await house.parts.ledger.check_integrity() == []
+
+
+async def test_a_lost_request_that_is_charged_has_answered_its_key_though_the_answer_is_lost(
+    house: House,
+) -> None:
+    orphan, key = await Orphan.of(house), house.tenant_id.encode()
+    await sweeper(house, ScriptedJournals(keyed(orphan, key))).sweep_once()
+    record = await house.parts.settlement.answered(house.tenant_id, key, orphan.hold.admitted_at)
+    assert record is not None
+    assert (record.request_id, record.status) == (orphan.hold.request_id, "lost")
+    assert record.body_digest == b"body"
+
+
+async def test_a_lost_request_that_failed_leaves_its_key_to_the_next(house: House) -> None:
+    orphan, key = await Orphan.of(house), house.tenant_id.encode()
+    memo = replace(orphan.memo, answers=(key.hex(), b"body".hex())).to_text()
+    lines = [orphan.prefilled(memo=memo), orphan.decoded(1, 0, 5, memo=memo, ended="error")]
+    await sweeper(house, ScriptedJournals(lines)).sweep_once()
+    assert [row.charge for row in await house.rows()] == [0]
+    assert await house.parts.settlement.answered(house.tenant_id, key, orphan.hold.admitted_at) is None

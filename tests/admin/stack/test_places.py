@@ -1,5 +1,6 @@
 """Secrets, sockets, port, worker files, settings: what a stack keeps and takes."""
 
+import asyncio
 import os
 import stat
 from pathlib import Path
@@ -11,6 +12,7 @@ from admin import settings
 from admin.settings import Settings, SettingsMissing
 from admin.stack import journal, places, secrets, state, workers
 from admin.stack.errors import PortTaken, SecretsBroken, StackRunning
+from admin.stack.plans import Planner
 from admin.stack.state import Layout, StackStatus
 from engine.proof.certificate import DeploymentKey, WorkerCertificate
 from engine.shapes.shape import Shape
@@ -86,6 +88,30 @@ def test_a_port_in_use_says_what_to_do() -> None:
         port = holder.getsockname()[1]
         with pytest.raises(PortTaken, match="--port"):
             places.listen("127.0.0.1", port)
+
+
+async def test_a_gateway_is_ready_when_it_answers_itself_not_when_another_does(short_folder: Path) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        writer.close()
+
+    folder = short_folder / "gateways"
+    layout = Layout(folder)
+    layout.create()
+    planner = Planner(layout, secrets.load_or_create(folder), folder)
+    with (
+        places.listen("127.0.0.1", 0) as shared,
+        places.listen_beside(shared, folder, ("gateway-1", "gateway-2")) as listeners,
+    ):
+        first, second = (planner.gateway(each.own.getsockname(), "", each, "/livez") for each in listeners)
+        async with (
+            await asyncio.start_server(answer, sock=shared.dup()),
+            await asyncio.start_server(answer, sock=listeners[0].own.dup()),
+        ):
+            assert await first.ready(os.getpid())
+            assert not await second.ready(os.getpid())
+        assert stat.S_IMODE((folder / "g").stat().st_mode) == 0o700
 
 
 def test_a_data_directory_is_held_by_one_supervisor(tmp_path: Path) -> None:

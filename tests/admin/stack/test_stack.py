@@ -18,7 +18,7 @@ from admin.stack.plans import traces_of
 from admin.stack.postgres import STATUS_LINE
 from admin.stack.state import StackOptions, StackStatus
 
-PARTS = ("postgres", "valkey", "gateway", "jobs")
+PARTS = ("postgres", "valkey", "gateway-1", "gateway-2", "jobs")
 # That a detached supervisor outlives who started it is its purpose.
 pytestmark = pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
 
@@ -30,7 +30,9 @@ def free_port() -> int:
 
 
 def up(data_dir: Path, model_dir: Path, port: int | None = None) -> StackStatus:
-    options = StackOptions(data_dir, port or free_port(), model=str(model_dir), engine=False, detach=True)
+    options = StackOptions(
+        data_dir, port or free_port(), model=str(model_dir), engine=False, detach=True, gateways=2
+    )
     return supervisor.up(options, lambda _status: None)
 
 

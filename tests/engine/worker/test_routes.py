@@ -184,8 +184,9 @@ async def test_calls_that_a_stopping_engine_will_not_answer_are_refused_or_broke
 
     stack = WorkerRoutes(silent)
     state = SimpleNamespace(engine_client=engine)
-    await stack({"type": "lifespan", "app": SimpleNamespace(state=state)}, *[None, None])  # type: ignore[list-item]
-    place.client = httpx.AsyncClient(transport=httpx.ASGITransport(stack), base_url="http://worker")  # type: ignore[arg-type]
+    await stack({"type": "lifespan", "app": SimpleNamespace(state=state)}, *[None, None])  # type: ignore[list-item]  # nobody calls
+    transport = httpx.ASGITransport(stack)  # type: ignore[arg-type]  # an application all the same
+    place.client = httpx.AsyncClient(transport=transport, base_url="http://worker")
     open_call = asyncio.create_task(place.client.post(wire.GENERATE_PATH, json={}))
     await asyncio.wait_for(begun.wait(), 2)
     await asyncio.to_thread(engine.shutdown, timeout=3)

@@ -1,0 +1,118 @@
+"""What the books say of a storm, read when all that it has left is settled."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any, Final
+
+from admin import clock
+from admin.engine import engine_options
+from admin.settings import Settings
+from billing.db.transaction import Database
+from billing.ledger.service import Ledger
+from billing.pricing.book import PriceBook
+from billing.pricing.service import Prices
+from billing.receipts.receipt import Receipt
+from billing.receipts.service import Receipts
+from billing.settlement.batch import Settlement
+from billing.tenancy.service import Tenancy
+from engine.api import Journals
+from gateway.sweep import Patience, SweepBooks, Sweeper
+from gateway.valkey import Valkey
+from tests.e2e.stack import Stack, Tenant
+from tests.scenarios.crash import Crash
+
+SETTLE_S: Final = 120.0
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """What the books say.
+
+    Args:
+        rows: of `kvitto usage --json`.
+        receipts: by request id, of all rows.
+        unsettled: of requests that workers attest and that have no event.
+        spent: by tenant, what its requests have cost, by the ledger's balance.
+        price: what requests are rated by.
+        holds: by tenant, how many stand.
+        faults: what the ledger's own audit finds.
+    """
+
+    rows: Sequence[Row]
+    receipts: Mapping[str, Receipt]
+    unsettled: Sequence[Receipt]
+    spent: Mapping[str, Decimal]
+    price: PriceBook
+    holds: Mapping[str, int]
+    faults: Sequence[str]
+
+    def counted(self) -> str:
+        """In one line, for people."""
+        kinds = Counter(row["status"] for row in self.rows)
+        charged = sum(bool(Decimal(row["charge"])) for row in self.rows)
+        return f"{len(self.rows)} events ({dict(kinds)}), {charged} charged"
+
+    def row(self, request_id: str | None) -> Row | None:
+        return next((row for row in self.rows if row["request_id"] == request_id), None)
+
+
+def settle(stack: Stack, crash: Crash, *, hurried: bool = False) -> None:
+    """Wait until everything stands again and nothing is held: leases have run out, journals are drained.
+
+    ``hurried``: leases run out now, and the test sweeps itself what the jobs would in another minute.
+    """
+    stack.until(lambda: stack.ready, "all parts ready", SETTLE_S)
+    stack.until(lambda: stack.requests_in_workers() == 0, "nothing left in the workers", SETTLE_S)
+    if hurried:
+        stack.in_books(lambda database: _sweep(stack.settings, database, crash.tenants))
+    stack.until(
+        lambda: all(stack.open_holds(tenant) == 0 for tenant in crash.tenants), "no hold left", SETTLE_S
+    )
+    stack.in_books(lambda database: _sweep(stack.settings, database))
+
+
+async def _sweep(known: Settings, database: Database, ended: Sequence[Tenant] = ()) -> None:
+    """Drain the journals, and settle what lost its hold in the wipe: nobody serves it any more.
+
+    ``ended``: whose leases have run out now, and nobody renews them.
+    """
+    valkey, journals, settlement = (
+        Valkey.connect(known.valkey_url),
+        Journals(engine_options(known)),
+        Settlement(database),
+    )
+    await settlement.start()
+    await journals.open()
+    try:
+        for tenant in ended:
+            leases = f"kv:{{{tenant.id}}}:leases"
+            for request_id in await valkey.call("ZRANGE", leases, 0, -1):
+                await valkey.call("ZADD", leases, "XX", 1, request_id)
+        tenancy, prices, receipts = Tenancy(database, known.key_pepper), Prices(database), Receipts(database)
+        swept = SweepBooks(tenancy, prices, Ledger(database), settlement, receipts)
+        patience = Patience(grace_s=0.0, late_s=0.0)
+        await Sweeper(valkey, swept, journals, patience=patience).sweep_once()
+    finally:
+        await journals.close()
+        await settlement.close()
+        await valkey.close()
+
+
+def read(stack: Stack, crash: Crash) -> Books:
+    """Read everything of a storm's tenants."""
+    rows = [row for tenant in crash.tenants for row in stack.usage(tenant)]
+    since, until = crash.begun_at - timedelta(minutes=1), clock.now() + timedelta(minutes=1)
+    return Books(
+        rows=rows,
+        receipts=stack.receipts([row["request_id"] for row in rows]),
+        unsettled=stack.in_books(lambda database: Receipts(database).unbilled_between(since, until)),
+        spent={tenant.name: tenant.credit - stack.balance_in_books(tenant) for tenant in crash.tenants},
+        price=stack.in_books(lambda database: Prices(database).book()),
+        holds={tenant.name: stack.open_holds(tenant) for tenant in crash.tenants},
+        faults=stack.faults_in_ledger(),
+    )
