@@ -63,6 +63,12 @@ async def select_documents(
     return found
 
 
+async def select_settled_between(connection: AsyncConnection, first: UUID, end: UUID) -> list[UUID]:
+    """Requests with an event whose id is in ``[first, end)``: ids are made of the instant of admission."""
+    ids = usage_event.c.request_id
+    return list((await connection.execute(select(ids).where(ids >= first, ids < end))).scalars())
+
+
 async def select_unbilled_between(connection: AsyncConnection, first: UUID, end: UUID) -> list[UUID]:
     """Likewise, requests that a worker attests and that have no event and are not in quarantine; sorted."""
     attested = attestation.c.request_id
@@ -70,9 +76,3 @@ async def select_unbilled_between(connection: AsyncConnection, first: UUID, end:
     is_aside = select(usage_quarantine.c.request_id).where(usage_quarantine.c.request_id == attested).exists()
     statement = select(attested).distinct().where(attested >= first, attested < end, ~has_event, ~is_aside)
     return list((await connection.execute(statement.order_by(attested))).scalars())
-
-
-async def select_settled_between(connection: AsyncConnection, first: UUID, end: UUID) -> list[UUID]:
-    """Requests with an event whose id is in ``[first, end)``: ids are made of the instant of admission."""
-    ids = usage_event.c.request_id
-    return list((await connection.execute(select(ids).where(ids >= first, ids < end))).scalars())
