@@ -79,24 +79,27 @@ def _question(bench: workers.Bench, tokens: int, tenant: str, weight: float = 1.
     )
 
 
-async def _delays(bench: workers.Bench, worker: Worker, weight: float) -> Delays:
-    alone = [
+async def _shorts(bench: workers.Bench, worker: Worker, weight: float) -> list[Timed]:
+    return [
         await workers.ask(worker, _question(bench, SHORT_TOKENS, "ten_short", weight)) for _ in range(ROUNDS)
     ]
+
+
+async def _delays(bench: workers.Bench, worker: Worker, weight: float) -> Delays:
+    before = await _shorts(bench, worker, weight)
     burst = [_question(bench, BURST_TOKENS, "ten_burst") for _ in range(BURST)]
     sent = [asyncio.create_task(workers.ask(worker, question)) for question in burst]
     first = asyncio.as_completed(sent)
     await next(iter(first))  # all have arrived, and the burst is being worked off
-    beside = []
-    for _ in range(ROUNDS):
-        beside.append(await workers.ask(worker, _question(bench, SHORT_TOKENS, "ten_short", weight)))
-        assert sum(not task.done() for task in sent) > BURST // 2, "the burst is over"
+    beside = await _shorts(bench, worker, weight)
+    assert sum(not task.done() for task in sent) > BURST // 2, "the burst is over"
     for task in sent:
         task.cancel()  # closes the connection: the worker aborts what is left
     await asyncio.gather(*sent, return_exceptions=True)
     while worker.running():
         await workers.ask(worker, _question(bench, 8, "ten_short"))  # the metrics move with the next step
-    return Delays(weight, alone, beside)
+    # The machine's speed drifts: what is alone is measured on both sides.
+    return Delays(weight, before + await _shorts(bench, worker, weight), beside)
 
 
 async def _weights(bench: workers.Bench, worker: Worker) -> list[Delays]:
