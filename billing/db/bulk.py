@@ -1,24 +1,27 @@
-"""Many rows in one statement whose text does not depend on how many: an array a column, unnested.
+"""Many rows in one statement whose text does not depend on how many: an array of rows, unnested.
 
 Such a statement is compiled once and runs on asyncpg itself. SQLAlchemy would spend more on each call than
-Postgres on the rows, and `Decimal` more than both: money travels as text.
+Postgres on the rows, `Decimal` more than both, and an array a column as much again as all the rest: asyncpg
+looks at each value of an array, and at none of a row. So rows travel in composite types of their own, which
+migrations make, and money in them as text. What a type has not got keeps the default of its column: a column
+may join the table while older processes still write.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from decimal import Decimal
 from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
 from sqlalchemy import JSON, Column, Table, Text, bindparam, cast, column, func, select
-from sqlalchemy.dialects.postgresql import ARRAY, Insert
+from sqlalchemy.dialects.postgresql import Insert
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.dialects.postgresql.asyncpg import dialect
 from sqlalchemy.ext.asyncio import AsyncConnection
-from sqlalchemy.sql import ClauseElement
-from sqlalchemy.types import TypeEngine
+from sqlalchemy.sql.selectable import ReturnsRows
+from sqlalchemy.types import TypeEngine, UserDefinedType
 
 from billing.db.columns import FemtoNumeric
+from billing.db.transaction import driver_of
 
 Writer = Callable[[Any], str]
 
@@ -29,72 +32,90 @@ _AS_TEXT: Final[Mapping[type[TypeEngine[Any]], Writer]] = MappingProxyType(
 
 
 class Rows:
-    """Rows with some columns of a table that a statement is given, an array a column."""
+    """Rows with some columns of a table that a statement is given, as an array of a composite type.
 
-    def __init__(self, table: Table, names: Sequence[str]) -> None:
+    Args:
+        table: whose columns.
+        names: of the columns, in the order of the type's.
+        type_name: ``new_`` and the table's name unless said.
+    """
+
+    def __init__(self, table: Table, names: Sequence[str], type_name: str | None = None) -> None:
+        self.type_name = type_name or f"new_{table.name}"
         self._table = table
-        self._names = tuple(names)
-        self._parameters = {f"{table.name}_{name}": _writer(table.c[name]) for name in names}
-        arrays = map(_array, self._parameters, (table.c[name] for name in names))
-        columns = (column(name, table.c[name].type) for name in names)
-        self.values = func.unnest(*arrays).table_valued(*columns, name=f"new_{table.name}").render_derived()
+        columns = [table.c[name] for name in names]
+        written = [_writer(of) for of in columns]
+        self._writers = [(place, writer) for place, writer in enumerate(written) if writer is not None]
+        self.sent: Mapping[str, TypeEngine[Any]] = MappingProxyType(
+            {of.name: Text() if writer else of.type for of, writer in zip(columns, written, strict=True)}
+        )
+        given = cast(bindparam(self.type_name), _ArrayOf(self.type_name))
+        sent = (column(name, kind) for name, kind in self.sent.items())
+        self.values = func.unnest(given).table_valued(*sent).render_derived()
+        self._select = select(
+            *(
+                cast(self.values.c[of.name], of.type) if writer else self.values.c[of.name]
+                for of, writer in zip(columns, written, strict=True)
+            )
+        )
 
     def insert(self) -> Insert:
         """All of them into their table."""
-        return upsert(self._table).from_select(self._names, select(self.values))
+        return upsert(self._table).from_select(list(self.sent), self._select)
 
-    def arguments(self, rows: Iterable[Sequence[object]]) -> dict[str, Sequence[object] | None]:
+    def argument(self, rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         """What a statement is given for these rows, their values in the order of the columns."""
-        columns = list(zip(*rows, strict=True)) or [()] * len(self._names)
-        return {
-            parameter: _argument(writer, values)
-            for (parameter, writer), values in zip(self._parameters.items(), columns, strict=True)
-        }
+        return list(map(self._written, rows)) if self._writers else list(rows)
+
+    def _written(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
+        values = list(row)
+        for place, writer in self._writers:
+            values[place] = writer(values[place])
+        return tuple(values)
 
 
 class Bulk:
     """A statement on some `Rows`, without any other parameter."""
 
-    def __init__(self, statement: ClauseElement, *row_sets: Rows) -> None:
+    def __init__(self, statement: ReturnsRows, *row_sets: Rows) -> None:
         compiled: Any = statement.compile(dialect=_DIALECT)
         self._text = str(compiled)
         self._parameters: list[str] = compiled.positiontup
         self._row_sets = row_sets
+        self._money = [of.name for of in statement.exported_columns if isinstance(of.type, FemtoNumeric)]
 
     async def run(
-        self, connection: AsyncConnection, *row_sets: Iterable[Sequence[object]]
-    ) -> list[dict[str, Any]]:
+        self, connection: AsyncConnection, *row_sets: Iterable[tuple[Any, ...]]
+    ) -> Sequence[Mapping[str, Any]]:
         """Run it on rows for each of its `Rows`.
 
         Returns:
             The rows that the statement returns, money as whole numbers.
         """
-        driver = (await connection.get_raw_connection()).driver_connection
-        assert driver is not None
-        arguments: dict[str, Sequence[object] | None] = {}
-        for rows, values in zip(self._row_sets, row_sets, strict=True):
-            arguments |= rows.arguments(values)
-        found = await driver.fetch(self._text, *(arguments[name] for name in self._parameters))
-        return [{name: _whole(value) for name, value in row.items()} for row in found]
+        arguments = {
+            rows.type_name: rows.argument(values)
+            for rows, values in zip(self._row_sets, row_sets, strict=True)
+        }
+        found: list[Mapping[str, Any]] = await driver_of(connection).fetch(
+            self._text, *(arguments[name] for name in self._parameters)
+        )
+        return [self._whole(row) for row in found] if self._money else found
+
+    def _whole(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        money = {name: int(row[name]) for name in self._money if row[name] is not None}
+        return {**row, **money}
 
 
-def _argument(writer: Writer | None, values: Sequence[object]) -> Sequence[object] | None:
-    """A column as asyncpg takes it. None for one of nulls alone, which is what `unnest` makes of it."""
-    if values and values[0] is None and all(value is None for value in values):
-        return None
-    return values if writer is None else list(map(writer, values))
+class _ArrayOf(UserDefinedType[Any]):
+    cache_ok = True
+
+    def __init__(self, type_name: str) -> None:
+        self._type_name = type_name
+
+    def get_col_spec(self, **_: Any) -> str:
+        return f"{self._type_name}[]"
 
 
 def _writer(of: Column[Any]) -> Writer | None:
     """How values of a column become text, if they travel so."""
     return next((write for kind, write in _AS_TEXT.items() if isinstance(of.type, kind)), None)
-
-
-def _array(parameter: str, of: Column[Any]) -> Any:
-    if _writer(of) is None:
-        return bindparam(parameter, type_=ARRAY(of.type))
-    return cast(bindparam(parameter, type_=ARRAY(Text)), ARRAY(of.type))
-
-
-def _whole(value: object) -> object:
-    return int(value) if isinstance(value, Decimal) else value

@@ -5,6 +5,8 @@ from contextlib import asynccontextmanager
 from typing import Final, TypeAlias
 
 import asyncpg
+from sqlalchemy import event, exc
+from sqlalchemy.engine import AdaptedConnection
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from billing.db.access import OPERATOR, Access
@@ -38,9 +40,9 @@ class Database:
             max_overflow=0,
             pool_timeout=pool_timeout_s,
             isolation_level="AUTOCOMMIT",  # the transaction is begun and ended below
-            pool_pre_ping=True,  # a restarted Postgres costs its callers nothing
             connect_args={"timeout": _CONNECT_TIMEOUT_S, "server_settings": _SESSION},
         )
+        event.listen(self._engine.sync_engine, "checkout", _look_after)
 
     async def close(self) -> None:
         """Close the pool; transactions in progress fail."""
@@ -59,7 +61,7 @@ class Database:
         """
         try:
             async with self._engine.connect() as connection:
-                driver: asyncpg.Connection = (await connection.get_raw_connection()).driver_connection
+                driver = driver_of(connection)
                 try:
                     await driver.execute(access.begin)
                     yield connection
@@ -72,6 +74,22 @@ class Database:
             if failure is None:
                 raise
             raise failure from error
+
+
+def driver_of(connection: AsyncConnection) -> asyncpg.Connection:
+    """The connection under one that is open; without a switch of stacks, which `get_raw_connection` takes."""
+    assert connection.sync_connection is not None
+    driver: asyncpg.Connection = connection.sync_connection.connection.driver_connection
+    return driver
+
+
+def _look_after(dbapi: AdaptedConnection, _record: object, _proxy: object) -> None:
+    """Have a new connection made in place of a lost one: a restarted Postgres costs its callers nothing.
+
+    The loop has seen the end of the socket. A ping, as the pool would send, is a round trip a transaction.
+    """
+    if dbapi.driver_connection.is_closed():
+        raise exc.DisconnectionError
 
 
 async def _leave(connection: AsyncConnection, driver: asyncpg.Connection) -> None:

@@ -93,9 +93,11 @@ class Transaction:
     idempotency_key: str | None = None
 
     def __post_init__(self) -> None:
-        total = sum(entry.amount for entry in self.entries)
+        total = 0
+        for entry in self.entries:
+            assert entry.amount, f"{self.id} has an entry of zero"
+            total += entry.amount
         assert total == 0, f"entries of {self.id} sum to {total}"
-        assert all(entry.amount for entry in self.entries), f"{self.id} has an entry of zero"
         assert self.kind == "charge" or (self.actor and self.reason), f"{self.id} is not explained"
 
 

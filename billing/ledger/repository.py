@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import and_, func, insert, select, text, update
+from sqlalchemy import Select, and_, func, insert, select, text, update
 from sqlalchemy.dialects.postgresql import Insert
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -45,7 +45,7 @@ _AMOUNTS: Final = ("granted", "topped_up", "receivable")
 _BALANCE: Final = ("tenant_id", *_AMOUNTS, "version")
 _TERMS: Final = (tenant.c.billing_mode, tenant.c.credit_limit)
 
-_wanted: Final = Rows(balance, ["tenant_id"])
+_wanted: Final = Rows(balance, ["tenant_id"], "wanted_balance")
 _LOCK_BALANCES: Final = Bulk(
     upsert(balance)
     .from_select(
@@ -63,16 +63,16 @@ _TERMS_AND_LOTS: Final = Bulk(
     _wanted,
 )
 _transactions: Final = Rows(ledger_transaction, _TRANSACTION)
+_OPEN: Final = Bulk(_transactions.insert(), _transactions)
 _entries: Final = Rows(ledger_entry, _ENTRY)
 _lots: Final = Rows(credit_lot, ("tenant_id", *_LOT))
 _balances: Final = Rows(balance, _BALANCE)
-_APPEND: Final = Bulk(
+_BOOK: Final = Bulk(
     _entries.insert().add_cte(
-        _transactions.insert().cte("transactions"),
         _replacing(_lots.insert(), "id", ["remaining"]).cte("lots"),
         _replacing(_balances.insert(), "tenant_id", _AMOUNTS).cte("balances"),
     ),
-    *(_transactions, _lots, _balances, _entries),
+    *(_lots, _balances, _entries),
 )
 
 _transaction: Final = attrgetter(*_TRANSACTION)
@@ -106,13 +106,28 @@ def _lot(lot_id: UUID, account: str, *more: Any) -> Lot:
 async def append(
     connection: AsyncConnection, transactions: Collection[Transaction], wallets: Iterable[Wallet]
 ) -> None:
-    """Append transactions, and write the wallets that they left, which are locked: their order is free."""
+    """Append transactions with their entries, and write the wallets that they left, which are locked."""
+    await _OPEN.run(connection, map(_transaction, transactions))
+    await book(connection, transactions, wallets)
+
+
+def opening(charges: Select[Any]) -> Insert:
+    """The transactions of charges: selected are their ids, tenants, kind and instants."""
+    return upsert(ledger_transaction).from_select(_TRANSACTION[:4], charges)
+
+
+async def book(
+    connection: AsyncConnection, transactions: Collection[Transaction], wallets: Iterable[Wallet]
+) -> None:
+    """Write the entries of transactions that are there, and the wallets that they left, which are locked.
+
+    The order of either is free.
+    """
     opened = list(wallets)
     for wallet in opened:
         wallet.check()
-    await _APPEND.run(
+    await _BOOK.run(
         connection,
-        map(_transaction, transactions),
         ((wallet.tenant_id, *_lot_row(lot)) for wallet in opened for lot in wallet.changed.values()),
         map(_balance, opened),
         (

@@ -1,7 +1,7 @@
 """A tenant's credit in memory while its balance is locked: each change yields the entries that record it."""
 
 from bisect import insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from uuid import UUID
@@ -46,8 +46,9 @@ class Wallet:
         if amount == 0:
             return ()
         postpaid = self.terms.mode == "postpaid"
-        drawn = (Entry(Account.RECEIVABLE, Femto(-amount)),) if postpaid else self._draw(amount)
-        return self._book((*drawn, Entry(Account.REVENUE, amount)))
+        drawn = [Entry(Account.RECEIVABLE, Femto(-amount))] if postpaid else self._draw(amount)
+        drawn.append(Entry(Account.REVENUE, amount))
+        return self._book(tuple(drawn))
 
     def move(self, transaction_id: UUID, movement: Movement, at: datetime) -> tuple[Entry, ...]:
         """Do what a person asked for.
@@ -76,10 +77,10 @@ class Wallet:
     def expire(self, at: datetime) -> tuple[Entry, ...]:
         """Take back what remains in lots that have ended by ``at``."""
         ended = [lot for lot in self.lots if lot.expires_at is not None and lot.expires_at <= at]
-        entries = []
+        entries: list[Entry] = []
         for lot in ended:
-            entries.append(self._take(lot, lot.remaining))
-            entries.append(Entry(ENDED_TO[lot.account], lot.remaining))
+            rest = lot.remaining
+            entries += (self._take(lot, rest), Entry(ENDED_TO[lot.account], rest))
         return self._apply(entries)
 
     def _open(self, whole: Lot, source: Account) -> tuple[Entry, ...]:
@@ -125,21 +126,22 @@ class Wallet:
             )
         )
 
-    def _draw(self, amount: Femto) -> Iterator[Entry]:
-        owed = int(amount)
+    def _draw(self, amount: Femto) -> list[Entry]:
+        owed, entries = int(amount), []
         while owed and self.lots:
             lot = self.lots[0]
             part = Femto(min(owed, lot.remaining))
             owed -= part
-            yield self._take(lot, part)
+            entries.append(self._take(lot, part))
         if owed:
-            yield Entry(Account.TOPPED_UP, Femto(-owed))
+            entries.append(Entry(Account.TOPPED_UP, Femto(-owed)))
+        return entries
 
     def _take(self, lot: Lot, part: Femto) -> Entry:
-        left = lot.less(part)
-        self.changed[lot.id] = left
-        place = self.lots.index(lot)
-        self.lots[place : place + 1] = [left] if left.remaining else []
+        lot.draw(part)
+        self.changed[lot.id] = lot
+        if not lot.remaining:
+            self.lots.remove(lot)
         return Entry(lot.account, Femto(-part), lot.id)
 
     def _apply(self, entries: Iterable[Entry]) -> tuple[Entry, ...]:

@@ -2,7 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable
-from typing import Final
+from operator import itemgetter
+from typing import Any, Final
 from uuid import UUID
 
 from sqlalchemy import select
@@ -17,28 +18,32 @@ from engine.proof.coverage import Attempt
 Billed = tuple[TokenUsage | None, tuple[Attempt, ...]]
 
 _CALL: Final = ("request_id", "attempt", "kind")
-_attestations: Final = Rows(attestation, (*_CALL, "tenant_id", "worker", "document"))
-_INSERT: Final = Bulk(
-    _attestations.insert().on_conflict_do_nothing(index_elements=_CALL),
-    _attestations,
-)
+ATTESTATIONS: Final = Rows(attestation, (*_CALL, "tenant_id", "worker", "document"))
+# Those whose call is not attested yet; the first one stays.
+KEEP: Final = ATTESTATIONS.insert().on_conflict_do_nothing(index_elements=_CALL)
+_KEEP: Final = Bulk(KEEP, ATTESTATIONS)
+_call: Final = itemgetter(slice(len(_CALL)))
 _BUCKETS: Final = ("cache_hit", "cache_owed", "cache_write", "cache_miss", "output")
+
+
+def attestation_rows(documents: Iterable[tuple[UUID, str | None, Attested]]) -> list[tuple[Any, ...]]:
+    """Documents, each with its request and tenant, as `KEEP` is given them.
+
+    In the order of their calls: two writers of the same wait for each other and never deadlock.
+    """
+    rows = [
+        (request_id, said.attempt, kind_of(said), tenant_id, said.worker, document.document)
+        for request_id, tenant_id, document in documents
+        for said in (document.attestation,)
+    ]
+    return sorted(rows, key=_call)
 
 
 async def insert_attestations(
     connection: AsyncConnection, documents: Iterable[tuple[UUID, str | None, Attested]]
 ) -> None:
-    """Keep documents, each with its request and tenant, whose call is not attested yet; the first one stays.
-
-    In the order of their calls: two writers of the same wait for each other and never deadlock.
-    """
-    rows: dict[tuple[UUID, int, str], tuple[object, ...]] = {}
-    for request_id, tenant_id, document in documents:
-        said = document.attestation
-        call = (request_id, said.attempt, kind_of(said))
-        rows.setdefault(call, (*call, tenant_id, said.worker, document.document))
-    if rows:
-        await _INSERT.run(connection, (rows[call] for call in sorted(rows)))
+    """Keep documents whose call is not attested yet."""
+    await _KEEP.run(connection, attestation_rows(documents))
 
 
 async def select_billed(connection: AsyncConnection, request_ids: Collection[UUID]) -> dict[UUID, Billed]:

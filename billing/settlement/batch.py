@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Final
 from uuid import UUID
@@ -138,14 +138,11 @@ class Settlement:
 
     async def _flush(self, batch: list[Waiting]) -> None:
         """Settle a batch; a poisoned event fails alone. Whatever happens, every caller gets its answer."""
-        by_request: dict[UUID, list[Waiting]] = {}
-        for waiting in batch:
-            by_request.setdefault(waiting[0].request_id, []).append(waiting)
-        first_of_each = [same[0][0] for same in by_request.values()]
+        first_of_each = {event.request_id: event for event, _ in reversed(batch)}
         try:
-            balances = await self._post(first_of_each)
+            balances = await self._post(first_of_each.values())
         except StoreRefused as refusal:
-            if len(by_request) > 1:
+            if len(first_of_each) > 1:
                 middle = len(batch) // 2
                 await self._flush(batch[:middle])
                 await self._flush(batch[middle:])
@@ -158,7 +155,7 @@ class Settlement:
                 if not settled.done():
                     settled.set_result(balances[event.request_id])
 
-    async def _post(self, events: list[UsageEvent]) -> dict[UUID, BalanceVersion]:
+    async def _post(self, events: Collection[UsageEvent]) -> dict[UUID, BalanceVersion]:
         for delay_ms in self._retry_delays_ms:
             try:
                 return await post(self._database, events)

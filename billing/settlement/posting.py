@@ -11,7 +11,6 @@ from billing.ledger import repository as ledger
 from billing.ledger.balance import BalanceVersion
 from billing.ledger.entries import Transaction
 from billing.ledger.wallet import Wallet
-from billing.receipts import repository as receipts
 from billing.settlement import repository
 from billing.settlement.event import UsageEvent
 
@@ -22,8 +21,8 @@ async def post(database: Database, events: Iterable[UsageEvent]) -> dict[UUID, B
     """Settle requests that differ in their ids; those settled before are left as they are.
 
     What needs no balance is written first: several flushers hold up one another as late and as shortly as can
-    be, and always in the order events, attestations, answers, balances, each sorted, so that they never
-    deadlock.
+    be, and always in the order events, their transactions, attestations, answers, balances, each sorted, so
+    that they never deadlock.
 
     Returns:
         For each request, settled now or before, its tenant's balance after this.
@@ -35,15 +34,11 @@ async def post(database: Database, events: Iterable[UsageEvent]) -> dict[UUID, B
     """
     asked = sorted(events, key=_by_id)
     async with database.transaction(SETTLER) as connection:
-        new_ids = await repository.insert_events(connection, asked)
-        fresh = [event for event in asked if event.request_id in new_ids]
-        await receipts.insert_attestations(
-            connection, ((e.request_id, e.tenant_id, attested) for e in fresh for attested in e.attestations)
-        )
+        fresh = await repository.insert_events(connection, asked)
         await repository.insert_answers(connection, [e.answers for e in fresh if e.answers is not None])
         wallets = await ledger.open_wallets(connection, {event.tenant_id for event in fresh})
         charges = [_charge(wallets[event.tenant_id], event) for event in fresh]
-        await ledger.append(connection, charges, wallets.values())
+        await ledger.book(connection, charges, wallets.values())
         balances = {wallet.tenant_id: wallet.balance for wallet in wallets.values()}
         others = {event.tenant_id for event in asked} - balances.keys()
         if others:

@@ -1,20 +1,22 @@
 """Statements on usage events, on the idempotency keys that they answer, and on usage that is put aside."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from operator import attrgetter
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import delete, select, union_all
+from sqlalchemy import delete, select, text, union_all
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from billing.db.bulk import Bulk, Rows
 from billing.db.tables import idempotency_record, usage_event, usage_quarantine
 from billing.errors import StoreRefused
+from billing.ledger import repository as ledger
 from billing.money import ZERO, Femto
+from billing.receipts import repository as receipts
 from billing.settlement.event import UsageEvent
 from billing.settlement.idempotency import ANSWERED, IdempotencyRecord
 from billing.settlement.quarantine import Quarantined
@@ -43,11 +45,20 @@ _COLUMNS: Final = {
 }
 _values: Final = attrgetter(*_COLUMNS.values())
 _events: Final = Rows(usage_event, (*_COLUMNS, "attempts"))
-_INSERT: Final = Bulk(
+_fresh: Final = (
     _events.insert()
     .on_conflict_do_nothing(index_elements=["request_id"])
-    .returning(usage_event.c.request_id),
-    _events,
+    .returning(usage_event.c.request_id, usage_event.c.tenant_id, usage_event.c.rated_at)
+    .cte("fresh")
+)
+_RECORD: Final = Bulk(
+    select(_fresh.c.request_id).add_cte(
+        ledger.opening(
+            select(_fresh.c.request_id, _fresh.c.tenant_id, text("'charge'"), _fresh.c.rated_at)
+        ).cte("charges"),
+        receipts.KEEP.cte("attested"),
+    ),
+    *(_events, receipts.ATTESTATIONS),
 )
 _ANSWER: Final = tuple(column.name for column in idempotency_record.c)
 _answer: Final = attrgetter(*_ANSWER)
@@ -68,13 +79,20 @@ def _row(event: UsageEvent) -> tuple[object, ...]:
     return (*_values(event), attempts)
 
 
-async def insert_events(connection: AsyncConnection, events: Iterable[UsageEvent]) -> set[UUID]:
-    """Insert the events that are new, and say which were.
+async def insert_events(connection: AsyncConnection, events: Sequence[UsageEvent]) -> Sequence[UsageEvent]:
+    """Insert the events that are new, with the transactions of their charges, and return those.
+
+    The attestations of all are kept.
 
     Give them in the order of their ids: two flushers with the same request wait for each other and never
     deadlock.
     """
-    return {row["request_id"] for row in await _INSERT.run(connection, map(_row, events))}
+    documents = ((e.request_id, e.tenant_id, attested) for e in events for attested in e.attestations)
+    inserted = await _RECORD.run(connection, map(_row, events), receipts.attestation_rows(documents))
+    if len(inserted) == len(events):
+        return events
+    new_ids = {row["request_id"] for row in inserted}
+    return [event for event in events if event.request_id in new_ids]
 
 
 async def select_settled(connection: AsyncConnection, request_ids: Collection[UUID]) -> set[UUID]:

@@ -1,6 +1,7 @@
 import asyncio
 import secrets
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -12,10 +13,14 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from admin.stack.postgres import ROLE
+from billing.db.bulk import Rows
 from billing.db.migrate import configuration, upgrade
 from billing.db.tables import metadata
 from billing.db.transaction import Database
+from billing.ledger import repository as ledger
+from billing.receipts import repository as receipts
 from billing.reports.rollup import Rollups
+from billing.settlement import repository as settlement
 
 ROOT = Path(__file__).parents[2]
 REVISIONS = list((ROOT / "migrations" / "versions").glob("[0-9]*.py"))
@@ -33,6 +38,11 @@ CATALOG = {
         WHERE schemaname = 'public' AND tablename <> 'alembic_version'""",
 }
 
+TYPES = """
+    SELECT typname, attname, format_type(atttypid, atttypmod)
+    FROM pg_type JOIN pg_class ON pg_class.oid = typrelid JOIN pg_attribute ON attrelid = typrelid
+    WHERE relkind = 'c' AND typnamespace = 'public'::regnamespace ORDER BY typname, attnum
+"""
 SEEING_ALL = "SET LOCAL ROLE kvitto_operator_read"
 OLD_ROWS = (
     "INSERT INTO tenant VALUES ('t', 't', 'USD', now())",
@@ -229,3 +239,23 @@ def test_money_has_no_fraction_and_constraints_have_names():
             if "NUMERIC" in str(column.type).upper():
                 assert str(column.type) == "NUMERIC(38, 0)"
         assert all(constraint.name for constraint in table.constraints)
+
+
+async def test_rows_travel_in_types_with_just_the_columns_that_statements_send(
+    empty_databases: tuple[str, str],
+):
+    url, _ = empty_databases
+    await asyncio.to_thread(upgrade, url)
+    engine = create_async_engine(url)
+    sent = {
+        rows.type_name: [(name, kind.compile(engine.dialect).lower()) for name, kind in rows.sent.items()]
+        for repository in (ledger, receipts, settlement)
+        for rows in vars(repository).values()
+        if isinstance(rows, Rows)
+    }
+    made = defaultdict(list)
+    async with engine.begin() as connection:
+        for type_name, *of_column in await connection.execute(text(TYPES)):
+            made[type_name].append(tuple(of_column))
+    await engine.dispose()
+    assert made == sent

@@ -139,7 +139,7 @@ def test_whatever_happens_entries_sum_to_zero_and_balances_are_their_sums(
             added = wallet.move(lot_id, grant, START)
             assert sum(e.amount for e in added if e.account in TENANTS_ACCOUNTS) == amount
         else:
-            before = replace(wallet, lots=list(wallet.lots), changed=dict(wallet.changed))
+            before = replace(wallet, lots=[replace(lot) for lot in wallet.lots], changed=dict(wallet.changed))
             try:
                 added = wallet.move(lot_id, MOVES[step](Femto(rest[0])), START)
             except AmountExceeds:
