@@ -126,7 +126,14 @@ def test_what_has_one_place_is_written_there_alone(
 
 
 def test_mains_are_the_roots_of_processes() -> None:
-    roots = ("admin/run/", "admin/cli/main.py", "engine/worker/", "tests/bench/", "tests/chaos/")
+    roots = (
+        "admin/run/",
+        "admin/cli/main.py",
+        "engine/worker/",
+        "tests/bench/",
+        "tests/chaos/",
+        "tests/scenarios/",
+    )
     mains = [
         name
         for path in python_files()
