@@ -83,17 +83,19 @@ def prepare(stack: Stack, seed: int) -> Crash:
 
 
 async def rage(stack: Stack, crash: Crash, lasts_s: float, tell: Callable[[float], None]) -> None:
-    """Let the clients ask one thing after the other for so long; what they have begun they end."""
+    """Let the clients ask one thing after the other for so long, and on until each has had an answer."""
     ends_s = monotonic() + lasts_s
     base_url = stack.credentials["base_url"]
 
     async def live(client: Client) -> None:
         chosen = random.Random(f"{crash.seed} {client.number}")  # noqa: S311 -- repeatable, no secret
         async with httpx.AsyncClient(base_url=base_url, timeout=WAIT_S) as http:
-            while monotonic() < ends_s:
+            answered = False
+            while not answered or monotonic() < ends_s:
                 errand = _errand(crash, client, chosen)
                 crash.errands.append(errand)
                 await errand.run(http, MODEL, monotonic)
+                answered |= errand.seen[-1].ending == "complete"
                 tell(monotonic())
 
     clients = (live(client) for client in crash.clients)
