@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from admin.settings import Settings
 from admin.stack.supervisor import connect
@@ -19,9 +19,9 @@ from billing.tenancy.projects.service import Projects
 from billing.tenancy.rules.service import Rules
 from billing.tenancy.service import Tenancy
 from billing.tenancy.users.service import Users
-from gateway.refusal import ValkeyUnavailable
-from gateway.snapshot import announce_change
-from gateway.valkey import Valkey
+
+if TYPE_CHECKING:
+    from gateway.valkey import Valkey
 
 Result = TypeVar("Result")
 
@@ -65,8 +65,10 @@ async def books(data_dir: Path) -> AsyncIterator[Books]:
 
 
 @asynccontextmanager
-async def valkey(settings: Settings) -> AsyncIterator[Valkey]:
+async def valkey(settings: Settings) -> AsyncIterator["Valkey"]:
     """The stack's Valkey for one command."""
+    from gateway.valkey import Valkey
+
     client = Valkey.connect(settings.valkey_url)
     try:
         yield client
@@ -76,6 +78,9 @@ async def valkey(settings: Settings) -> AsyncIterator[Valkey]:
 
 async def tell_gateways(settings: Settings, owner_id: str) -> None:
     """Say that a key, project or tenant has changed. Gateways that are not told ask within two seconds."""
+    from gateway.refusal import ValkeyUnavailable
+    from gateway.snapshot import announce_change
+
     async with valkey(settings) as client:
         with suppress(ValkeyUnavailable):
             await announce_change(client, owner_id)

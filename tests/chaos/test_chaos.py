@@ -1,11 +1,11 @@
-"""A slice of `make chaos`: one worker of each kind and the gateway are killed once, the store is spoilt."""
+"""A slice of `make chaos`: one worker of each kind is killed once, the store is spoilt."""
 
 import asyncio
 
 from tests.chaos import storm, verdict
 from tests.e2e.stack import PAIR, housed, lives
 
-REQUESTS = 27
+REQUESTS = 16
 SEED = 5
 
 
@@ -22,5 +22,5 @@ def test_a_storm_costs_nobody_a_wrong_answer_or_a_token() -> None:
     assert found == []
     assert [str(process) for process in processes if lives(process)] == []
     struck = {blow.what for blow in blown.blows}
-    assert {"killed prefill-1", "killed decode-1", "killed gateway"} <= struck
+    assert {"killed prefill-1", "killed decode-1"} <= struck
     assert {seen.ending for seen in blown.seen} >= {"complete", "left"}
