@@ -37,7 +37,10 @@ def storm(stack: Stack, seed: int, lasts_s: float, console: Console) -> int:
     blown, begun_s = crash.prepare(stack, seed), monotonic()
     with Progress(console=console) as progress:
         task = progress.add_task("storm", total=lasts_s)
-        tell = lambda now_s: progress.update(task, completed=min(now_s - begun_s, lasts_s))  # noqa: E731
+
+        def tell(now_s: float) -> None:
+            progress.update(task, completed=min(now_s - begun_s, lasts_s))
+
         asyncio.run(crash.rage(stack, blown, lasts_s, tell))
     books.settle(stack, blown)
     read = books.read(stack, blown)
