@@ -1,7 +1,7 @@
 """What the books say of a storm, read when all that it has left is settled."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
@@ -21,6 +21,7 @@ from billing.tenancy.service import Tenancy
 from engine.api import Journals
 from gateway.sweep import Patience, SweepBooks, Sweeper
 from gateway.valkey import Valkey
+from recipe.tokenizer import Tokenizer
 from tests.e2e.stack import Stack, Tenant
 from tests.scenarios.crash import Crash
 
@@ -41,6 +42,7 @@ class Books:
         price: what requests are rated by.
         holds: by tenant, how many stand.
         faults: what the ledger's own audit finds.
+        tokens: how many a text has, counted as any client may, with the model's tokenizer.
     """
 
     rows: Sequence[Row]
@@ -50,6 +52,7 @@ class Books:
     price: PriceBook
     holds: Mapping[str, int]
     faults: Sequence[str]
+    tokens: Callable[[str], int]
 
     def counted(self) -> str:
         """In one line, for people."""
@@ -106,6 +109,9 @@ async def _sweep(known: Settings, database: Database, ended: Sequence[Tenant] = 
 def read(stack: Stack, crash: Crash) -> Books:
     """Read everything of a storm's tenants."""
     rows = [row for tenant in crash.tenants for row in stack.usage(tenant)]
+    model_dir = stack.settings.model_dir
+    assert model_dir is not None
+    tokenizer = Tokenizer.from_model_dir(model_dir)
     since, until = crash.begun_at - timedelta(minutes=1), clock.now() + timedelta(minutes=1)
     return Books(
         rows=rows,
@@ -115,4 +121,5 @@ def read(stack: Stack, crash: Crash) -> Books:
         price=stack.in_books(lambda database: Prices(database).book()),
         holds={tenant.name: stack.open_holds(tenant) for tenant in crash.tenants},
         faults=stack.faults_in_ledger(),
+        tokens=lambda text: len(tokenizer.encode_plain(text)),
     )

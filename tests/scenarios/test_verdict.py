@@ -52,7 +52,7 @@ def world() -> tuple[list[Errand], Books]:
     """One answer that was seen to its end, one that broke off under an idempotency key; all is well."""
     told = {"prompt_cache_hit_tokens": 4, "prompt_cache_miss_tokens": 6, "completion_tokens": 5}
     errands = [
-        errand(1, None, request_id=WHOLE, ending="complete", pieces=5, finish="length", usage=told),
+        errand(1, None, request_id=WHOLE, ending="complete", text="a b c d e", finish="length", usage=told),
         errand(2, "key", request_id=BROKEN, ending="error", pieces=2, error="RemoteProtocolError: gone"),
     ]
     rows = [row(WHOLE, "completed", 5, 1), row(BROKEN, "aborted", 3, 2)]
@@ -64,6 +64,7 @@ def world() -> tuple[list[Errand], Books]:
         price=PriceBook((ROW,)),
         holds={"t": 0},
         faults=[],
+        tokens=lambda text: len(text.split()),
     )
 
 
@@ -122,7 +123,9 @@ def test_receipts_of_another_sum_are_found_though_the_buckets_sum_to_the_same() 
     [
         {"usage": {"prompt_cache_hit_tokens": 4, "prompt_cache_miss_tokens": 6, "completion_tokens": 4}},
         {"usage": {"prompt_cache_hit_tokens": 3, "prompt_cache_miss_tokens": 7, "completion_tokens": 5}},
-        {"pieces": 6},
+        {"text": "a b c d e f"},
+        {"text": "a b c d"},
+        {"finish": "stop"},
     ],
 )
 def test_an_end_that_shows_other_tokens_than_are_billed_is_found(changed: dict[str, Any]) -> None:

@@ -84,12 +84,20 @@ def _complete(errands: Sequence[Errand], books: Books) -> Iterator[str]:
         billed = (row["cache_hit"] + row["cache_owed"], row["cache_miss"] + row["cache_write"], row["output"])
         if told != billed or row["status"] != "completed":
             yield f"{errand.name}: told {told}, billed {billed} ({row['status']}, {row['request_id']})"
+        counted = _counted(seen, books)
         cut_off = seen.finish == "length"
-        if seen.pieces > row["output"] or (cut_off and row["output"] != errand.question.max_tokens):
+        if counted != row["output"] or (cut_off and counted != errand.question.max_tokens):
             yield (
-                f"{errand.name}: {seen.pieces} pieces of at most {errand.question.max_tokens} tokens,"
-                f" {seen.finish}, billed {row['output']} ({row['request_id']})"
+                f"{errand.name}: {seen.text!r} ({seen.finish}), {errand.question.max_tokens} tokens at most,"
+                f" counted {counted}, billed {row['output']} ({row['request_id']})"
             )
+
+
+def _counted(seen: Seen, books: Books) -> int:
+    """Tokens of a whole answer. The one that ends it has no text; blanks at a cut may be any number."""
+    if seen.text.rstrip() != seen.text:
+        return int(seen.usage["completion_tokens"])
+    return books.tokens(seen.text) + (seen.finish == "stop")
 
 
 def _partial(errands: Sequence[Errand], books: Books) -> Iterator[str]:
