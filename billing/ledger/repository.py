@@ -59,7 +59,7 @@ _LOCK_BALANCES: Final = Bulk(
 )
 _TERMS_AND_LOTS: Final = Bulk(
     select(tenant.c.id.label("tenant_id"), *_TERMS, *(credit_lot.c[name] for name in _LOT))
-    .outerjoin(credit_lot, and_(credit_lot.c.tenant_id == tenant.c.id, credit_lot.c.remaining > text("0")))
+    .outerjoin(credit_lot, and_(credit_lot.c.tenant_id == tenant.c.id, credit_lot.c.spent.is_(text("false"))))
     .where(tenant.c.id.in_(select(_wanted.values))),
     _wanted,
 )
@@ -106,15 +106,12 @@ async def open_wallets(connection: AsyncConnection, tenant_ids: Collection[str])
     # After the balances are locked: who changes terms locks them too.
     terms: dict[str, BillingTerms] = {}
     for row in await _TERMS_AND_LOTS.run(connection, wanted):
-        terms[row["tenant_id"]] = BillingTerms(row["billing_mode"], row["credit_limit"])
-        if row["id"] is not None:
-            lots[row["tenant_id"]].append(_lot(*(row[name] for name in _LOT)))
+        tenant_id, mode, credit_limit, lot_id, account, *more = row.values()
+        if tenant_id not in terms:
+            terms[tenant_id] = BillingTerms(mode, credit_limit)
+        if lot_id is not None:
+            lots[tenant_id].append(Lot(lot_id, CREDIT_ACCOUNTS[account], *more))
     return {(id_ := row["tenant_id"]): Wallet(**row, lots=lots[id_], terms=terms[id_]) for row in locked}
-
-
-def _lot(lot_id: UUID, account: str, *more: Any) -> Lot:
-    """From the columns of ``_LOT``."""
-    return Lot(lot_id, CREDIT_ACCOUNTS[account], *more)
 
 
 async def append(
@@ -220,9 +217,7 @@ async def select_movements(
 
 async def tenants_with_ended_credit(connection: AsyncConnection, at: datetime) -> set[str]:
     """Who has something left in a lot that has ended by ``at``."""
-    statement = select(credit_lot.c.tenant_id).where(
-        credit_lot.c.remaining > 0, credit_lot.c.expires_at <= at
-    )
+    statement = select(credit_lot.c.tenant_id).where(~credit_lot.c.spent, credit_lot.c.expires_at <= at)
     return set((await connection.execute(statement)).scalars())
 
 
