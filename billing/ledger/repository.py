@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import Select, and_, func, insert, select, text, update
+from sqlalchemy import ScalarSelect, Select, and_, func, insert, select, text, update
 from sqlalchemy.dialects.postgresql import Insert
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -31,6 +31,10 @@ from billing.ledger.lot import Lot
 from billing.ledger.wallet import Wallet
 
 
+def _count(rows: Select[Any]) -> ScalarSelect[int]:
+    return select(func.count()).select_from(rows.subquery()).scalar_subquery()
+
+
 def _replacing(insert: Insert, key: str, names: Sequence[str]) -> Insert:
     """These columns of rows that are there already."""
     return insert.on_conflict_do_update(
@@ -46,19 +50,27 @@ _BALANCE: Final = ("tenant_id", *_AMOUNTS, "version")
 _TERMS: Final = (tenant.c.billing_mode, tenant.c.credit_limit)
 
 _wanted: Final = Rows(balance, ["tenant_id"], "wanted_balance")
-_LOCK_BALANCES: Final = Bulk(
-    upsert(balance)
-    .from_select(
-        _BALANCE,
-        select(_wanted.values.c.tenant_id, *(text("0") for _ in _AMOUNTS), text("1")),
+_is_wanted: Final = balance.c.tenant_id.in_(select(_wanted.values))
+# None of them unless all are there: a lock taken before a row is made would be taken out of order.
+_LOCK: Final = Bulk(
+    select(balance)
+    .where(
+        _is_wanted, _count(select(balance.c.tenant_id).where(_is_wanted)) == _count(select(_wanted.values))
     )
-    .on_conflict_do_update(index_elements=["tenant_id"], set_={"version": balance.c.version + text("1")})
+    .order_by(balance.c.tenant_id)
+    .with_for_update(key_share=True),
+    _wanted,
+)
+_MAKE_AND_LOCK: Final = Bulk(
+    upsert(balance)
+    .from_select(_BALANCE, select(_wanted.values.c.tenant_id, *(text("0") for _ in _BALANCE[1:])))
+    .on_conflict_do_update(index_elements=["tenant_id"], set_={"version": balance.c.version})
     .returning(*balance.c),
     _wanted,
 )
 _TERMS_AND_LOTS: Final = Bulk(
     select(tenant.c.id.label("tenant_id"), *_TERMS, *(credit_lot.c[name] for name in _LOT))
-    .outerjoin(credit_lot, and_(credit_lot.c.tenant_id == tenant.c.id, credit_lot.c.remaining > text("0")))
+    .outerjoin(credit_lot, and_(credit_lot.c.tenant_id == tenant.c.id, credit_lot.c.spent.is_(text("false"))))
     .where(tenant.c.id.in_(select(_wanted.values))),
     _wanted,
 )
@@ -70,7 +82,7 @@ _balances: Final = Rows(balance, _BALANCE)
 _BOOK: Final = Bulk(
     _entries.insert().add_cte(
         _replacing(_lots.insert(), "id", ["remaining"]).cte("lots"),
-        _replacing(_balances.insert(), "tenant_id", _AMOUNTS).cte("balances"),
+        _replacing(_balances.insert(), "tenant_id", _BALANCE[1:]).cte("balances"),
     ),
     *(_lots, _balances, _entries),
 )
@@ -83,24 +95,26 @@ _balance: Final = attrgetter(*_BALANCE)
 async def open_wallets(connection: AsyncConnection, tenant_ids: Collection[str]) -> dict[str, Wallet]:
     """Lock the balances of these tenants until the transaction ends; each gets its next version.
 
-    A sorted INSERT ... ON CONFLICT DO UPDATE: several at once wait for each other and never deadlock, which a
-    sorted UPDATE ... FROM does not promise.
+    A sorted SELECT ... FOR UPDATE, or INSERT ... ON CONFLICT DO UPDATE where one has no balance yet: several
+    at once wait for each other and never deadlock, which a sorted UPDATE ... FROM does not promise.
     """
     wanted = [(tenant_id,) for tenant_id in sorted(tenant_ids)]
-    locked = await _LOCK_BALANCES.run(connection, wanted)
+    locked = await _LOCK.run(connection, wanted) or await _MAKE_AND_LOCK.run(connection, wanted)
     lots: defaultdict[str, list[Lot]] = defaultdict(list)
     # After the balances are locked: who changes terms locks them too.
     terms: dict[str, BillingTerms] = {}
     for row in await _TERMS_AND_LOTS.run(connection, wanted):
-        terms[row["tenant_id"]] = BillingTerms(row["billing_mode"], row["credit_limit"])
-        if row["id"] is not None:
-            lots[row["tenant_id"]].append(_lot(*(row[name] for name in _LOT)))
-    return {(id_ := row["tenant_id"]): Wallet(**row, lots=lots[id_], terms=terms[id_]) for row in locked}
-
-
-def _lot(lot_id: UUID, account: str, *more: Any) -> Lot:
-    """From the columns of ``_LOT``."""
-    return Lot(lot_id, CREDIT_ACCOUNTS[account], *more)
+        tenant_id, mode, credit_limit, lot_id, account, *more = row.values()
+        if tenant_id not in terms:
+            terms[tenant_id] = BillingTerms(mode, credit_limit)
+        if lot_id is not None:
+            lots[tenant_id].append(Lot(lot_id, CREDIT_ACCOUNTS[account], *more))
+    return {
+        (id_ := row["tenant_id"]): Wallet(
+            **{**row, "version": row["version"] + 1}, lots=lots[id_], terms=terms[id_]
+        )
+        for row in locked
+    }
 
 
 async def append(
@@ -206,9 +220,7 @@ async def select_movements(
 
 async def tenants_with_ended_credit(connection: AsyncConnection, at: datetime) -> set[str]:
     """Who has something left in a lot that has ended by ``at``."""
-    statement = select(credit_lot.c.tenant_id).where(
-        credit_lot.c.remaining > 0, credit_lot.c.expires_at <= at
-    )
+    statement = select(credit_lot.c.tenant_id).where(~credit_lot.c.spent, credit_lot.c.expires_at <= at)
     return set((await connection.execute(statement)).scalars())
 
 

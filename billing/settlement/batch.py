@@ -1,4 +1,4 @@
-"""Settlement: requests that finish within a few milliseconds share one durable transaction."""
+"""Settlement: requests that finish while others are being settled share the next durable transaction."""
 
 import asyncio
 import logging
@@ -27,11 +27,13 @@ Waiting = tuple[UsageEvent, asyncio.Future[BalanceVersion]]
 
 
 class Settlement:
-    """Some flushers in one event loop, each with a transaction of its own: as one waits for the disk, another
-    gathers and posts.
+    """Flushers in one event loop, each with a transaction of its own.
+
+    One at a time, unless as many events wait as go into a transaction: what arrives meanwhile goes into the
+    next, and no timer makes anybody wait. A second one at any time would wait for the balances that the first
+    has locked, with events that could have waited for more.
 
     Args:
-        flush_interval_ms: how long a flusher gathers before each transaction, unless it is full sooner.
         batch_max: events of a transaction at most.
         flushers: transactions at once at most.
         retry_delays_ms: waits between tries while Postgres is away or a deadlock was broken.
@@ -40,33 +42,29 @@ class Settlement:
     def __init__(
         self,
         database: Database,
-        flush_interval_ms: int = 5,
         batch_max: int = 256,
         flushers: int = 2,
         retry_delays_ms: Sequence[int] = RETRY_DELAYS_MS,
     ) -> None:
         self._database = database
-        self._flush_interval_ms = flush_interval_ms
         self._batch_max = batch_max
         self._flushers_max = flushers
         self._retry_delays_ms = retry_delays_ms
         self._waiting: deque[Waiting] = deque()
-        self._arrived = asyncio.Event()
-        self._closing = False
-        self._flushers: list[asyncio.Task[None]] = []
+        self._running = False
+        self._starting = False
+        self._flushing = 0
+        self._flushers: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Start the flushers."""
-        assert not self._flushers, "settlement is started once"
-        self._flushers = [
-            asyncio.create_task(self._run(), name="settlement") for _ in range(self._flushers_max)
-        ]
+        """Take events from now on."""
+        self._running = True
 
     async def close(self) -> None:
         """Settle what has arrived, then stop; what arrives later is refused."""
-        self._closing = True
-        self._arrived.set()
-        await asyncio.gather(*self._flushers)
+        self._running = False
+        while self._flushers:
+            await asyncio.wait(self._flushers)
 
     async def settle(self, event: UsageEvent) -> BalanceVersion:
         """Record a request and charge for it, once however often it is asked; returns when that is durable.
@@ -81,11 +79,11 @@ class Settlement:
                 an idempotency key that another request has answered.
             StoreUnavailable: Postgres stayed away; whether it is settled is not known, and again is safe.
         """
-        if self._closing or not self._flushers:
+        if not self._running:
             raise StoreUnavailable("settlement is not running")
         settled: asyncio.Future[BalanceVersion] = asyncio.get_running_loop().create_future()
         self._waiting.append((event, settled))
-        self._arrived.set()
+        self._start_due()
         return await settled
 
     async def settled(self, request_ids: Sequence[UUID]) -> set[UUID]:
@@ -125,16 +123,30 @@ class Settlement:
         async with self._database.transaction(SETTLER) as connection:
             await repository.insert_quarantined(connection, usage)
 
+    def _start_due(self) -> None:
+        """Start a flusher if one is due; it begins when those who are ready now have come."""
+        if self._due() and not self._starting:
+            self._starting = True
+            flusher = asyncio.create_task(self._run(), name="settlement")
+            self._flushers.add(flusher)
+            flusher.add_done_callback(self._flushers.discard)
+
+    def _due(self) -> bool:
+        """Whether one more transaction is to begin."""
+        enough = self._batch_max if self._flushing else 1
+        return len(self._waiting) >= enough and self._flushing < self._flushers_max
+
     async def _run(self) -> None:
-        while self._waiting or not self._closing:
-            await self._arrived.wait()
-            if len(self._waiting) < self._batch_max and not self._closing:
-                await asyncio.sleep(self._flush_interval_ms / 1000)
+        self._starting = False
+        while self._due():
+            self._flushing += 1
             batch = [self._waiting.popleft() for _ in range(min(self._batch_max, len(self._waiting)))]
-            if not self._waiting and not self._closing:
-                self._arrived.clear()
-            if batch:
-                await self._flush(batch)
+            self._start_due()
+            await self._flush(batch)
+            self._flushing -= 1
+            self._starting = True  # again, when those who have just been answered have come with more
+            await asyncio.sleep(0)
+            self._starting = False
 
     async def _flush(self, batch: list[Waiting]) -> None:
         """Settle a batch; a poisoned event fails alone. Whatever happens, every caller gets its answer."""

@@ -43,6 +43,7 @@ _COLUMNS: Final = {
     "price_window": "charge.window",
     "tier": "charge.tier",
 }
+_attempt: Final = attrgetter("attempt", "stage", "worker", "output_from", "output_to")
 _values: Final = attrgetter(*_COLUMNS.values())
 _events: Final = Rows(usage_event, (*_COLUMNS, "attempts"))
 _fresh: Final = (
@@ -75,8 +76,7 @@ _INSERT_ANSWERS: Final = Bulk(
 
 
 def _row(event: UsageEvent) -> tuple[object, ...]:
-    attempts = [(a.attempt, a.stage, a.worker, a.output_from, a.output_to) for a in event.attempts]
-    return (*_values(event), attempts)
+    return (*_values(event), list(map(_attempt, event.attempts)))
 
 
 async def insert_events(connection: AsyncConnection, events: Sequence[UsageEvent]) -> Sequence[UsageEvent]:

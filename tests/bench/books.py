@@ -5,8 +5,8 @@ import secrets
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -35,6 +35,7 @@ from engine.proof.coverage import Attempt
 from tests.attested import prefill
 
 TENANTS: Final = 50
+LOG_MB: Final = 500  # some 3 kB for each event that is measured before the flushers
 MODEL: Final = "smollm2-135m-instruct"
 PROMPT_TOKENS, HIT_TOKENS, OUTPUT_TOKENS = 200, 128, 300
 
@@ -150,12 +151,29 @@ class Requests:
         )
 
 
+async def fill_log(url: str) -> None:
+    """Leave the server as much of its log to write over as the bench writes: one that has run has it.
+
+    A fresh one makes a segment every 16 MB, filled with zeros, while everybody waits.
+    """
+    async with _connected(url) as connection:
+        for _ in range(LOG_MB):
+            await connection.execute("SELECT pg_logical_emit_message(false, 'bench', repeat('x', 1 << 20))")
+        await connection.execute("CHECKPOINT")
+
+
 async def deadlocks(url: str) -> int:
     """How many the server has broken in this database."""
-    connection = await asyncpg.connect(url.replace("+asyncpg", ""))
-    try:
+    async with _connected(url) as connection:
         await connection.execute("SELECT pg_stat_force_next_flush()")
         query = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
         return int(await connection.fetchval(query))
+
+
+@asynccontextmanager
+async def _connected(url: str) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(url.replace("+asyncpg", ""))
+    try:
+        yield connection
     finally:
         await connection.close()

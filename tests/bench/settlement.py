@@ -21,7 +21,7 @@ from billing.ledger.service import Ledger
 from billing.settlement.batch import Settlement
 from billing.settlement.event import UsageEvent
 from billing.settlement.posting import post
-from tests.bench.books import Payer, Requests, deadlocks, durable_postgres, furnish
+from tests.bench.books import Payer, Requests, deadlocks, durable_postgres, fill_log, furnish
 from tests.bench.row import Row
 from tests.bench.timing import quantile
 
@@ -193,6 +193,7 @@ def measure(flushers_s: float = FLUSHERS_S) -> list[Row]:
 async def _furnished(url: str) -> list[Payer]:
     database = Database(url)
     payers = await furnish(database)
+    await fill_log(url)
     await database.close()
     return payers
 

@@ -166,8 +166,8 @@ async def test_a_role_of_one_tenant_without_a_tenant_sees_nothing(ask: Ask, two:
 @pytest.mark.parametrize("table", sorted(APPENDED | PROJECTED))
 async def test_a_tenant_writes_no_events_and_no_ledger(ask: Ask, house: Any, table: str) -> None:
     for statement in (
-        f"INSERT INTO {table} SELECT * FROM {table}",  # noqa: S608  literals of this test
-        f"UPDATE {table} SET tenant_id = tenant_id",  # noqa: S608  likewise
+        f"INSERT INTO {table} DEFAULT VALUES",
+        f"UPDATE {table} SET tenant_id = tenant_id",  # noqa: S608  literals of this test
         f"DELETE FROM {table}",  # noqa: S608  likewise
         f"TRUNCATE {table} CASCADE",
     ):

@@ -60,7 +60,7 @@ async def test_gateways_that_settle_the_same_requests_of_the_same_tenants_charge
     other = await house.other_tenant()
     for tenant in (house, other):
         await tenant.topped_up("10")
-    gateways = [Settlement(house.database, flush_interval_ms=1, batch_max=7) for _ in range(3)]
+    gateways = [Settlement(house.database, batch_max=7) for _ in range(3)]
     await asyncio.gather(*(gateway.start() for gateway in gateways))
     events = [tenant.event(n) for n in range(40) for tenant in (house, other)]
     shuffled = [events, events[::-1], events[40:] + events[:40]]
@@ -128,7 +128,7 @@ async def test_when_postgres_stays_away_the_caller_is_told(house: Any):
 
 async def test_closing_settles_what_has_arrived_and_refuses_what_comes_later(house: Any):
     await house.topped_up("10")
-    settlement = Settlement(house.database, flush_interval_ms=60_000, batch_max=3)
+    settlement = Settlement(house.database, batch_max=3)
     await settlement.start()
     settling = [asyncio.create_task(settlement.settle(house.event(n))) for n in range(10)]
     await asyncio.sleep(0)

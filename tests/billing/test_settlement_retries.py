@@ -23,7 +23,7 @@ async def test_a_deadlock_costs_a_retry_and_no_increment(house: Any):
     tenants = sorted((house, other), key=lambda one: str(one.tenant_id))
     for tenant in tenants:
         await tenant.topped_up("10")
-    settlement = Settlement(house.database, flush_interval_ms=1)
+    settlement = Settlement(house.database)
     await settlement.start()
     try:
         async with house.database.transaction(OWNER) as blocker:
@@ -207,3 +207,34 @@ async def test_a_restarted_server_costs_nobody_anything(house: Any, settlement: 
         )
     await settlement.settle(house.event(1))
     await assert_charged(house, 2)
+
+
+async def test_what_arrives_while_one_transaction_is_on_its_way_shares_the_next(house: Any):
+    await house.topped_up("10")
+    settlement = Settlement(house.database, batch_max=3)
+    await settlement.start()
+    async with house.database.transaction(OWNER) as blocker:
+        await blocker.execute(LOCK, {"tenant": house.tenant_id})
+        settling = [asyncio.create_task(settlement.settle(house.event(0)))]
+        await until_waiting(house.database)
+        for number in (1, 2):
+            settling.append(asyncio.create_task(settlement.settle(house.event(number))))
+            await until_waiting(house.database)
+    versions = [(await balance).version for balance in settling]
+    await settlement.close()
+    assert versions == [2, 3, 3]
+
+
+async def test_as_many_as_fill_a_transaction_do_not_wait_for_another(house: Any):
+    await house.topped_up("10")
+    settlement = Settlement(house.database, batch_max=2)
+    await settlement.start()
+    async with house.database.transaction(OWNER) as blocker:
+        await blocker.execute(LOCK, {"tenant": house.tenant_id})
+        settling = [asyncio.create_task(settlement.settle(house.event(0)))]
+        await until_waiting(house.database)
+        settling += [asyncio.create_task(settlement.settle(house.event(number))) for number in (1, 2)]
+        await until_waiting(house.database, 2)
+    await asyncio.gather(*settling)
+    await settlement.close()
+    await assert_charged(house, 3)

@@ -8,8 +8,10 @@ from typing import Final
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
+    Computed,
     ForeignKey,
     Index,
     SmallInteger,
@@ -59,12 +61,14 @@ credit_lot: Final = Table(
     Column("created_at", instant(), nullable=False),
     Column("expires_at", instant()),
     Column("priority", SmallInteger, nullable=False, server_default=text("50"), comment="lower goes first"),
+    # Indexes that named ``remaining`` would be written with every charge.
+    Column("spent", Boolean, Computed("remaining = 0", persisted=True)),
     CheckConstraint("account IN ('granted', 'topped_up')", name="account"),
     CheckConstraint("amount > 0", name="amount"),
     CheckConstraint("remaining BETWEEN 0 AND amount", name="remaining"),
     CheckConstraint("priority BETWEEN 1 AND 100", name="priority"),
-    Index("ix_credit_lot_open", "tenant_id", postgresql_where=text("remaining > 0")),
-    Index("ix_credit_lot_expiring", "expires_at", postgresql_where=text("remaining > 0")),
+    Index("ix_credit_lot_open", "tenant_id", postgresql_where=text("NOT spent")),
+    Index("ix_credit_lot_expiring", "expires_at", postgresql_where=text("NOT spent")),
 )
 
 ledger_entry: Final = Table(
