@@ -6,8 +6,8 @@ One phase: expand.
 
 from alembic import op
 
-revision = "0057"
-down_revision = "0056"
+revision = "0059"
+down_revision = "0058"
 branch_labels = None
 depends_on = None
 
