@@ -284,9 +284,11 @@ async def test_a_prefill_that_answers_too_late_makes_the_engine_unavailable(
 ) -> None:
     prefiller.on_prefill = prefiller.hang
     async with open_engine(prefiller, decoder, deadlines=dataclasses.replace(BRIEF, prefill_s=0.1)) as engine:
+        generation = engine.submit(generate_request)
         with pytest.raises(EngineUnavailable, match="in time"):
-            await engine.submit(generate_request).prefilled()
+            await generation.prefilled()
         await prefiller.left.wait()  # the worker saw the connection close
+        assert generation.called, "the worker may attest what it did"
 
 
 async def test_a_full_worker_refuses_instead_of_queueing_without_bound(
@@ -296,8 +298,10 @@ async def test_a_full_worker_refuses_instead_of_queueing_without_bound(
     async with open_engine(prefiller, decoder, worker_requests_max=1) as engine:
         first = engine.submit(generate_request)
         await prefiller.entered.wait()
+        refused = engine.submit(generate_request)
         with pytest.raises(EngineUnavailable, match="full"):
-            await engine.submit(generate_request).prefilled()
+            await refused.prefilled()
+        assert (first.called, refused.called) == (True, False)
         await first.cancel()
 
 
