@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from operator import attrgetter
 from typing import Any, Final
-from uuid import UUID
 
 from sqlalchemy import ScalarSelect, Select, and_, func, insert, select, text, update
 from sqlalchemy.dialects.postgresql import Insert
