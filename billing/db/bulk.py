@@ -3,8 +3,8 @@
 Such a statement is compiled once and runs on asyncpg itself. SQLAlchemy would spend more on each call than
 Postgres on the rows, `Decimal` more than both, and an array a column as much again as all the rest: asyncpg
 looks at each value of an array, and at none of a row. So rows travel in composite types of their own, which
-migrations make, and money in them as text. What a type has not got keeps the default of its column: a column
-may join the table while older processes still write.
+migrations make, and money travels as text, there and back. What a type has not got keeps the default of its
+column: a column may join the table while older processes still write.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import JSON, Column, Table, Text, bindparam, cast, column, func, select
+from sqlalchemy import JSON, Column, ColumnElement, Table, Text, bindparam, cast, column, func, select
 from sqlalchemy.dialects.postgresql import Insert
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.dialects.postgresql.asyncpg import dialect
@@ -82,7 +82,7 @@ class Bulk:
         self._text = str(compiled)
         self._parameters: list[str] = compiled.positiontup
         self._row_sets = row_sets
-        self._money = [of.name for of in statement.exported_columns if isinstance(of.type, FemtoNumeric)]
+        assert not any(isinstance(of.type, FemtoNumeric) for of in statement.exported_columns), "as text"
 
     async def run(
         self, connection: AsyncConnection, *row_sets: Iterable[tuple[Any, ...]]
@@ -90,7 +90,7 @@ class Bulk:
         """Run it on rows for each of its `Rows`.
 
         Returns:
-            The rows that the statement returns, money as whole numbers.
+            The rows that the statement returns, as mappings of their columns.
         """
         arguments = {
             rows.type_name: rows.argument(values)
@@ -99,11 +99,12 @@ class Bulk:
         found: list[Mapping[str, Any]] = await driver_of(connection).fetch(
             self._text, *(arguments[name] for name in self._parameters)
         )
-        return [self._whole(row) for row in found] if self._money else found
+        return found
 
-    def _whole(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        money = {name: int(row[name]) for name in self._money if row[name] is not None}
-        return {**row, **money}
+
+def as_text(money: Column[Any]) -> ColumnElement[str]:
+    """How a statement returns a column of money, by its name."""
+    return cast(money, Text).label(money.name)
 
 
 class _ArrayOf(UserDefinedType[Any]):

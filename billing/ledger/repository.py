@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql import Insert
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from billing.db.bulk import Bulk, Rows
+from billing.db.bulk import Bulk, Rows, as_text
 from billing.db.tables import (
     auto_top_up,
     balance,
@@ -28,6 +28,7 @@ from billing.ledger.entries import CREDIT_ACCOUNTS, TENANTS_ACCOUNTS, Account, T
 from billing.ledger.integrity import RULES
 from billing.ledger.lot import Lot
 from billing.ledger.wallet import Wallet
+from billing.money import Femto
 
 
 def _count(rows: Select[Any]) -> ScalarSelect[int]:
@@ -44,15 +45,20 @@ def _replacing(insert: Insert, key: str, names: Sequence[str]) -> Insert:
 _TRANSACTION: Final = ("id", "tenant_id", "kind", "at", "actor", "reason", "idempotency_key")
 _ENTRY: Final = ("transaction_id", "position", "tenant_id", "account", "lot_id", "amount")
 _LOT: Final = ("id", "account", "amount", "remaining", "created_at", "expires_at", "priority")
-_AMOUNTS: Final = ("granted", "topped_up", "receivable")
-_BALANCE: Final = ("tenant_id", *_AMOUNTS, "version")
+_BALANCE: Final = ("tenant_id", "granted", "topped_up", "receivable", "version")
+_balance_text: Final = [
+    of if name in {"tenant_id", "version"} else as_text(of) for name in _BALANCE for of in (balance.c[name],)
+]
+_lot_text: Final = [
+    as_text(of) if name in {"amount", "remaining"} else of for name in _LOT for of in (credit_lot.c[name],)
+]
 _TERMS: Final = (tenant.c.billing_mode, tenant.c.credit_limit)
 
 _wanted: Final = Rows(balance, ["tenant_id"], "wanted_balance")
 _is_wanted: Final = balance.c.tenant_id.in_(select(_wanted.values))
 # None of them unless all are there: a lock taken before a row is made would be taken out of order.
 _LOCK: Final = Bulk(
-    select(balance)
+    select(*_balance_text)
     .where(
         _is_wanted, _count(select(balance.c.tenant_id).where(_is_wanted)) == _count(select(_wanted.values))
     )
@@ -64,12 +70,12 @@ _MAKE_AND_LOCK: Final = Bulk(
     upsert(balance)
     .from_select(_BALANCE, select(_wanted.values.c.tenant_id, *(text("0") for _ in _BALANCE[1:])))
     .on_conflict_do_update(index_elements=["tenant_id"], set_={"version": balance.c.version})
-    .returning(*balance.c),
+    .returning(*_balance_text),
     _wanted,
 )
 _TERMS_AND_LOTS: Final = Bulk(
-    select(tenant.c.id.label("tenant_id"), *_TERMS, *(credit_lot.c[name] for name in _LOT))
-    .outerjoin(credit_lot, and_(credit_lot.c.tenant_id == tenant.c.id, credit_lot.c.spent.is_(text("false"))))
+    select(tenant.c.id.label("tenant_id"), _TERMS[0], as_text(_TERMS[1]), *_lot_text)
+    .outerjoin(credit_lot, and_(credit_lot.c.tenant_id == tenant.c.id, ~credit_lot.c.spent))
     .where(tenant.c.id.in_(select(_wanted.values))),
     _wanted,
 )
@@ -103,17 +109,19 @@ async def open_wallets(connection: AsyncConnection, tenant_ids: Collection[str])
     # After the balances are locked: who changes terms locks them too.
     terms: dict[str, BillingTerms] = {}
     for row in await _TERMS_AND_LOTS.run(connection, wanted):
-        tenant_id, mode, credit_limit, lot_id, account, *more = row.values()
+        tenant_id, mode, limit, lot_id, account, amount, remaining, *more = row.values()
         if tenant_id not in terms:
-            terms[tenant_id] = BillingTerms(mode, credit_limit)
+            terms[tenant_id] = BillingTerms(mode, Femto(int(limit)))
         if lot_id is not None:
-            lots[tenant_id].append(Lot(lot_id, CREDIT_ACCOUNTS[account], *more))
-    return {
-        (id_ := row["tenant_id"]): Wallet(
-            **{**row, "version": row["version"] + 1}, lots=lots[id_], terms=terms[id_]
+            lot = Lot(lot_id, CREDIT_ACCOUNTS[account], Femto(int(amount)), Femto(int(remaining)), *more)
+            lots[tenant_id].append(lot)
+    wallets: dict[str, Wallet] = {}
+    for tenant_id, *amounts, version in (row.values() for row in locked):
+        granted, topped_up, receivable = (Femto(int(amount)) for amount in amounts)
+        wallets[tenant_id] = Wallet(
+            tenant_id, granted, topped_up, version + 1, lots[tenant_id], receivable, terms[tenant_id]
         )
-        for row in locked
-    }
+    return wallets
 
 
 async def append(
