@@ -38,6 +38,7 @@ class Books:
         rows: of `kvitto usage --json`.
         receipts: by request id, of all rows.
         unsettled: of requests that workers attest and that have no event.
+        quarantined: why usage was put aside: a worker or a gateway was wrong.
         spent: by tenant, what its requests have cost, by the ledger's balance.
         price: what requests are rated by.
         holds: by tenant, how many stand.
@@ -48,6 +49,7 @@ class Books:
     rows: Sequence[Row]
     receipts: Mapping[str, Receipt]
     unsettled: Sequence[Receipt]
+    quarantined: Sequence[str]
     spent: Mapping[str, Decimal]
     price: PriceBook
     holds: Mapping[str, int]
@@ -117,6 +119,7 @@ def read(stack: Stack, crash: Crash) -> Books:
         rows=rows,
         receipts=stack.receipts([row["request_id"] for row in rows]),
         unsettled=stack.in_books(lambda database: Receipts(database).unbilled_between(since, until)),
+        quarantined=[row["reason"] for row in stack.told("usage", "--quarantined")],
         spent={tenant.name: tenant.credit - stack.balance_in_books(tenant) for tenant in crash.tenants},
         price=stack.in_books(lambda database: Prices(database).book()),
         holds={tenant.name: stack.open_holds(tenant) for tenant in crash.tenants},

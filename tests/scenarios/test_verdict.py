@@ -60,6 +60,7 @@ def world() -> tuple[list[Errand], Books]:
         rows=rows,
         receipts={WHOLE: receipt(WHOLE, 5, 5), BROKEN: receipt(BROKEN, 3, 4)},
         unsettled=[replace(receipt(DEAD, 0, 0), attestations=(prefill(DEAD, computed=False),))],
+        quarantined=[],
         spent={"t": sum((Decimal(each["charge"]) for each in rows), Decimal(0))},
         price=PriceBook((ROW,)),
         holds={"t": 0},
@@ -216,3 +217,8 @@ def test_a_hold_that_stands_is_found() -> None:
 def test_what_the_ledger_says_of_itself_is_found() -> None:
     errands, books = world()
     assert found(errands, replace(books, faults=["entries of x sum to 1, not 0"])) == {verdict.POSTINGS}
+
+
+def test_usage_that_was_put_aside_is_a_fault_of_ours() -> None:
+    errands, books = world()
+    assert found(errands, replace(books, quarantined=["5 output tokens of no call"])) == {verdict.POSSIBLE}

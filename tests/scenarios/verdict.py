@@ -22,6 +22,7 @@ SEEN_IN_PART: Final = "counted in part <= billed"
 ATTESTED: Final = "billed <= attested"
 ERRORS: Final = "an error bills nothing"
 ONE_CHARGE: Final = "one charge an idempotency key"
+POSSIBLE: Final = "no usage that cannot be"
 HOLDS: Final = "no open hold after the sweep"
 POSTINGS: Final = "postings sum to zero"
 BUCKETS: Final = ("cache_hit", "cache_owed", "cache_write", "cache_miss", "output")
@@ -39,6 +40,7 @@ def findings(errands: Sequence[Errand], books: Books) -> list[str]:
         ATTESTED: _attested(books),
         ERRORS: _errors(errands, books),
         ONE_CHARGE: _keys(errands, books),
+        POSSIBLE: iter(books.quarantined),
         HOLDS: (f"{tenant} holds {count}" for tenant, count in books.holds.items() if count),
         POSTINGS: iter(books.faults),
     }
