@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from billing.db.access import OWNER
-from billing.errors import MovementConflict, TenantMissing
+from billing.db.access import OWNER, SETTLER
+from billing.errors import MovementConflict, StoreRefused, TenantMissing
 from billing.ledger.credit import Grant
 from billing.money import Femto, femto_of
 
@@ -75,6 +75,17 @@ async def test_the_largest_amount_that_fits_is_kept_exactly(house: Any):
     most = Grant(Femto(10**38 - 1), "topped_up", "all of it", "ann")
     assert (await house.ledger.grant(house.tenant_id, most, AT)).balance == 10**38 - 1
     assert (await house.ledger.balance(house.tenant_id)).total == 10**38 - 1
+
+
+async def test_postgres_takes_no_entries_that_leave_a_transaction_unbalanced(house: Any):
+    posted = await house.ledger.grant(house.tenant_id, grant("5"), AT)
+    one_side = text("""INSERT INTO ledger_entry (transaction_id, position, tenant_id, account, amount)
+        SELECT id, 9, tenant_id, 'cash', 1 FROM ledger_transaction WHERE tenant_id = :tenant""")
+    with pytest.raises(StoreRefused) as refused:
+        async with house.database.transaction(SETTLER) as connection:
+            await connection.execute(one_side, {"tenant": house.tenant_id})
+    assert refused.value.constraint == "ck_ledger_entry_balanced"
+    assert (await house.ledger.balance(house.tenant_id)).total == posted.balance
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 A transaction is written with its entries, lots and balance, and the balance's foreign key names the tenant.
 Keys of transactions and entries would cost more than their rows; `billing.ledger.integrity` looks instead.
+A trigger looks once a statement whether the entries of each transaction in it sum to zero.
 """
 
 from typing import Final
