@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 from billing.receipts.service import Receipts
@@ -24,11 +25,15 @@ async def test_usage_in_quarantine_is_shown_decided_and_not_billed(house: Any, s
     assert await reports.usage(UsageFilter(tenant_id=house.tenant_id)) == []
 
 
-async def test_what_a_journal_says_of_usage_in_quarantine_is_shown_with_it(
+async def test_what_a_journal_says_of_usage_in_quarantine_is_shown_with_it_and_not_missing(
     house: Any, settlement: Settlement
 ):
-    nobody, attested = "ten_of_nobody", house.event(2).attestations[0]
-    await Receipts(house.database).keep([attested])
-    await settlement.quarantine(Quarantined(house.request_id(2), nobody, "impossible", None))
+    nobody, event = "ten_of_nobody", house.event(2)
+    (attested, *_), receipts = event.attestations, Receipts(house.database)
+    await receipts.keep([attested])
+    millisecond = (event.admitted_at, event.admitted_at + timedelta(milliseconds=1))
+    assert event.request_id in {one.request_id for one in await receipts.unbilled_between(*millisecond)}
+    await settlement.quarantine(Quarantined(event.request_id, nobody, "impossible", None))
     (row,) = await Reports(house.database).quarantined(UsageFilter(tenant_id=nobody))
     assert (row.tenant, row.attestation) == (nobody, attested.document)
+    assert event.request_id not in {one.request_id for one in await receipts.unbilled_between(*millisecond)}
