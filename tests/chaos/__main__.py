@@ -1,8 +1,6 @@
-"""`python -m tests.chaos [REQUESTS [SEED]]` (`make chaos`): a storm over a stack of two and two workers.
+"""A storm over a stack of two and two workers (`make chaos`). Exit status 1 when anything is found after it."""
 
-Exit status 1 when anything does not hold afterwards.
-"""
-
+import argparse
 import asyncio
 import secrets
 import sys
@@ -40,5 +38,10 @@ def main(requests: int, seed: int) -> int:
 
 
 if __name__ == "__main__":
-    given = [int(word) for word in sys.argv[1:]]
-    sys.exit(main(given[0] if given else REQUESTS, given[1] if len(given) > 1 else secrets.randbelow(1000)))
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--requests", type=int, default=REQUESTS, help="how many are asked")
+    parser.add_argument(
+        "--seed", type=int, default=secrets.randbelow(1000), help="if not given, another each time"
+    )
+    given = parser.parse_args()
+    sys.exit(main(given.requests, given.seed))

@@ -239,10 +239,13 @@ class Stack:
         return connect(self.data_dir)
 
     def open_holds(self, tenant: Tenant) -> int:
+        return self.open_holds_of(tenant.id)
+
+    def open_holds_of(self, tenant_id: str) -> int:
         async def count() -> int:
             valkey = Valkey.connect(self.settings.valkey_url)
             try:
-                return int(await valkey.call("HLEN", f"kv:{{{tenant.id}}}:holds"))
+                return int(await valkey.call("HLEN", f"kv:{{{tenant_id}}}:holds"))
             finally:
                 await valkey.close()
 

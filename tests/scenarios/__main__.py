@@ -12,7 +12,6 @@ from time import monotonic
 from rich.console import Console
 from rich.progress import Progress
 
-from gateway.telemetry import log_to_stderr
 from tests.e2e.stack import Stack, housed
 from tests.scenarios import books, crash, verdict
 
@@ -22,7 +21,6 @@ SEEDS = 5
 def main(words: list[str]) -> int:
     """Start a stack, storm it, judge, and stop it."""
     asked = _asked(words)
-    log_to_stderr()  # of the sweeper that this process runs at the end
     first = secrets.randbelow(1000) if asked.seed is None else asked.seed
     console, found = Console(), 0
     with housed() as stack:

@@ -1,7 +1,7 @@
 """What the books say of a storm, read when all that it has left is settled."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
@@ -12,6 +12,7 @@ from admin.engine import engine_options
 from admin.settings import Settings
 from billing.db.transaction import Database
 from billing.ledger.service import Ledger
+from billing.money import decimal_of
 from billing.pricing.book import PriceBook
 from billing.pricing.service import Prices
 from billing.receipts.receipt import Receipt
@@ -22,8 +23,8 @@ from engine.api import Journals
 from gateway.sweep import Patience, SweepBooks, Sweeper
 from gateway.valkey import Valkey
 from recipe.tokenizer import Tokenizer
-from tests.e2e.stack import Stack, Tenant
-from tests.scenarios.crash import Crash
+from tests.e2e.stack import Stack
+from tests.scenarios.crash import CREDIT, Crash
 
 SETTLE_S: Final = 120.0
 
@@ -76,15 +77,17 @@ def settle(stack: Stack, crash: Crash, *, hurried: bool = False) -> None:
     if hurried:
         stack.in_books(lambda database: _sweep(stack.settings, database, crash.tenants))
     stack.until(
-        lambda: all(stack.open_holds(tenant) == 0 for tenant in crash.tenants), "no hold left", SETTLE_S
+        lambda: all(stack.open_holds_of(tenant_id) == 0 for tenant_id in crash.tenants),
+        "no hold left",
+        SETTLE_S,
     )
     stack.in_books(lambda database: _sweep(stack.settings, database))
 
 
-async def _sweep(known: Settings, database: Database, ended: Sequence[Tenant] = ()) -> None:
+async def _sweep(known: Settings, database: Database, ended: Iterable[str] = ()) -> None:
     """Drain the journals, and settle what lost its hold in the wipe: nobody serves it any more.
 
-    ``ended``: whose leases have run out now, and nobody renews them.
+    ``ended``: ids of tenants whose leases have run out now, and nobody renews them.
     """
     valkey, journals, settlement = (
         Valkey.connect(known.valkey_url),
@@ -94,8 +97,8 @@ async def _sweep(known: Settings, database: Database, ended: Sequence[Tenant] = 
     await settlement.start()
     await journals.open()
     try:
-        for tenant in ended:
-            leases = f"kv:{{{tenant.id}}}:leases"
+        for tenant_id in ended:
+            leases = f"kv:{{{tenant_id}}}:leases"
             for request_id in await valkey.call("ZRANGE", leases, 0, -1):
                 await valkey.call("ZADD", leases, "XX", 1, request_id)
         tenancy, prices, receipts = Tenancy(database, known.key_pepper), Prices(database), Receipts(database)
@@ -110,7 +113,7 @@ async def _sweep(known: Settings, database: Database, ended: Sequence[Tenant] = 
 
 def read(stack: Stack, crash: Crash) -> Books:
     """Read everything of a storm's tenants."""
-    rows = [row for tenant in crash.tenants for row in stack.usage(tenant)]
+    rows = [row for name in crash.tenants.values() for row in stack.told("usage", "--tenant", name)]
     model_dir = stack.settings.model_dir
     assert model_dir is not None
     tokenizer = Tokenizer.from_model_dir(model_dir)
@@ -120,9 +123,17 @@ def read(stack: Stack, crash: Crash) -> Books:
         receipts=stack.receipts([row["request_id"] for row in rows]),
         unsettled=stack.in_books(lambda database: Receipts(database).unbilled_between(since, until)),
         quarantined=[row["reason"] for row in stack.told("usage", "--quarantined")],
-        spent={tenant.name: tenant.credit - stack.balance_in_books(tenant) for tenant in crash.tenants},
+        spent=stack.in_books(lambda database: _spent(database, crash)),
         price=stack.in_books(lambda database: Prices(database).book()),
-        holds={tenant.name: stack.open_holds(tenant) for tenant in crash.tenants},
+        holds={name: stack.open_holds_of(tenant_id) for tenant_id, name in crash.tenants.items()},
         faults=stack.faults_in_ledger(),
         tokens=lambda text: len(tokenizer.encode_plain(text)),
     )
+
+
+async def _spent(database: Database, crash: Crash) -> dict[str, Decimal]:
+    ledger = Ledger(database)
+    return {
+        name: Decimal(CREDIT) - Decimal(decimal_of((await ledger.balance(tenant_id)).total))
+        for tenant_id, name in crash.tenants.items()
+    }

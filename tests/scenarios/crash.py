@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import secrets
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,17 +13,22 @@ from typing import Final
 import httpx
 
 from admin import clock
+from billing.db.transaction import Database
+from billing.ledger.credit import Grant
+from billing.ledger.service import Ledger
+from billing.money import femto_of
 from billing.tenancy.service import Tenancy
 from tests.chaos.client import Question
 from tests.chaos.faults import Blow
 from tests.e2e.letters import letter
-from tests.e2e.stack import MODEL, Stack, Tenant
+from tests.e2e.stack import MODEL, Stack
 from tests.scenarios import faults
 from tests.scenarios.client import Errand, key_name
 
 SHAPE: Final = ("--mono", "1", "--gateways", "2")
 CLIENTS: Final = 8
 TENANTS: Final = 2
+CREDIT: Final = "100"
 TEXTS: Final = 12
 LINES: Final = (0, 0, 1, 3)  # of some 26 tokens: the longest fill a block, which others hit
 ANSWER_TOKENS: Final = (1, 2, 4, 8, 16)
@@ -32,10 +38,11 @@ LASTS_S: Final = 35.0
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """One client of a tenant, with a key of its own: its requests are told by that."""
+    """One client of a tenant (its id, its name), with a key of its own: its requests are told by that."""
 
     number: int
-    tenant: Tenant
+    tenant_id: str
+    tenant: str
     secret: str
 
     @property
@@ -50,10 +57,14 @@ class Crash:
 
     seed: int
     begun_at: datetime
-    tenants: list[Tenant]
     clients: list[Client]
     errands: list[Errand] = field(default_factory=list)
     blows: list[Blow] = field(default_factory=list)
+
+    @property
+    def tenants(self) -> dict[str, str]:
+        """Their names, by id."""
+        return {client.tenant_id: client.tenant for client in self.clients}
 
     def counted(self) -> str:
         """In one line, for people."""
@@ -68,18 +79,20 @@ class Crash:
 
 
 def prepare(stack: Stack, seed: int) -> Crash:
-    """Make tenants, and each client's key."""
-    tenants = [stack.tenant("100") for _ in range(TENANTS)]
-    pepper = stack.settings.key_pepper
+    """Make tenants with credit, and each client's key."""
+    begun_at, pepper = clock.now(), stack.settings.key_pepper
 
-    def client(number: int) -> Client:
-        tenant = tenants[number // 2 % TENANTS]
-        issued = stack.in_books(
-            lambda database: Tenancy(database, pepper).create_key(tenant.id, key_name(number), clock.now())
-        )
-        return Client(number, tenant, issued.secret)
+    async def make(database: Database) -> list[Client]:
+        tenancy, ledger, clients = Tenancy(database, pepper), Ledger(database), list[Client]()
+        for first in range(0, CLIENTS, CLIENTS // TENANTS):
+            tenant = await tenancy.create_tenant(f"t-{secrets.token_hex(4)}", at=begun_at)
+            await ledger.grant(tenant.id, Grant(femto_of(CREDIT), "granted", "test", "test"), begun_at)
+            for number in range(first, first + CLIENTS // TENANTS):
+                issued = await tenancy.create_key(tenant.id, key_name(number), begun_at)
+                clients.append(Client(number, tenant.id, tenant.name, issued.secret))
+        return clients
 
-    return Crash(seed, clock.now(), tenants, [client(number) for number in range(CLIENTS)])
+    return Crash(seed, begun_at, stack.in_books(make))
 
 
 async def rage(stack: Stack, crash: Crash, lasts_s: float, tell: Callable[[float], None]) -> None:
@@ -106,7 +119,7 @@ def _errand(crash: Crash, client: Client, chosen: random.Random) -> Errand:
     number = len(crash.errands)
     question = Question(
         number=number,
-        tenant=client.tenant.id,
+        tenant=client.tenant_id,
         secret=client.secret,
         text=letter(crash.seed * 100 + chosen.randrange(TEXTS), chosen.choice(LINES)),
         max_tokens=chosen.choice(ANSWER_TOKENS),

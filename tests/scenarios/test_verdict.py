@@ -16,7 +16,7 @@ from engine.proof.coverage import Attempt
 from tests.attested import decode, prefill
 from tests.chaos.client import Question, Seen
 from tests.scenarios import verdict
-from tests.scenarios.books import Books
+from tests.scenarios.books import Books, Row
 from tests.scenarios.client import Errand
 
 AT = datetime(2026, 12, 1, tzinfo=UTC)
@@ -77,7 +77,7 @@ def found(errands: list[Errand], books: Books) -> set[str]:
     return {finding.partition(":")[0] for finding in verdict.findings(errands, books)}
 
 
-def with_rows(books: Books, *rows: dict[str, Any]) -> Books:
+def with_rows(books: Books, *rows: Row) -> Books:
     """Other events, of which the ledger says the same."""
     spent = sum((Decimal(each["charge"]) for each in rows), Decimal(0))
     return replace(books, rows=rows, spent={"t": spent})
@@ -114,7 +114,7 @@ def test_a_ledger_that_says_another_sum_is_found() -> None:
 
 def test_receipts_of_another_sum_are_found_though_the_buckets_sum_to_the_same() -> None:
     errands, books = world()
-    prompt = replace(books.receipts[WHOLE].attestations[0], hit_tokens=5, hit_store_tokens=5)
+    prompt = prefill(WHOLE, hit_tokens=5, stage="both", worker="w")
     other = replace(books.receipts[WHOLE], attestations=(prompt, books.receipts[WHOLE].attestations[1]))
     assert verdict.SUMS in found(errands, replace(books, receipts={**books.receipts, WHOLE: other}))
 
