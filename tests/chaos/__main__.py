@@ -1,4 +1,4 @@
-"""A storm over a stack of two and two workers (`make chaos`). Exit status 1 when anything is found after it."""
+"""A storm over a stack of two and two workers (`make chaos`). Exit status 1 when it leaves anything wrong."""
 
 import argparse
 import asyncio
