@@ -9,6 +9,7 @@ from litestar import Litestar, Response
 from litestar.exceptions import HTTPException, ValidationException
 from litestar.types import Message, Scope
 
+from billing.catalog.service import Aliasing
 from billing.db.transaction import Database
 from billing.ledger.service import Ledger
 from billing.pricing.service import Prices
@@ -34,7 +35,7 @@ from gateway.refusal import BodyTooLarge
 from gateway.retries import Retries
 from gateway.routes import balance, chat, description, health, management, models
 from gateway.settle import Books, Settler
-from gateway.snapshot import KeySnapshot, PriceSnapshot
+from gateway.snapshot import AliasSnapshot, KeySnapshot, PriceSnapshot
 from gateway.telemetry import EngineCollector, Telemetry, log
 from gateway.valkey import Valkey
 from gateway.vault import Vault
@@ -73,6 +74,7 @@ def build(parts: Parts) -> Litestar:
         parts.tenancy, parts.valkey, age_max_s=options.key_age_max_s, keys_max=options.keys_max
     )
     prices = PriceSnapshot(parts.prices, refresh_interval_s=options.price_refresh_interval_s)
+    aliases = AliasSnapshot(Aliasing(parts.database), refresh_interval_s=options.price_refresh_interval_s)
     projections = Projections(admission, parts.ledger, Reports(parts.database))
     books = Books(projections, parts.settlement, prices)
     settler = Settler(admission, leases, books, clock, telemetry, options.request_deadline_s)
@@ -82,7 +84,7 @@ def build(parts: Parts) -> Litestar:
         options=options,
         keys=keys,
         prices=prices,
-        catalog=Catalog((ServedModel(parts.recipe.served_name, parts.recipe, parts.engine),)),
+        catalog=Catalog((ServedModel(parts.recipe.served_name, parts.recipe, parts.engine),), aliases),
         ledger=parts.ledger,
         valkey=parts.valkey,
         pumps=pumps,
@@ -143,7 +145,8 @@ def _lifespan(
             stack.push_async_callback(parts.settlement.close)
             await parts.engine.open()
             stack.push_async_callback(parts.engine.close)
-            for task in (leases, desk.keys, desk.prices, desk.retries):
+            await desk.catalog.aliases.attempt()  # so that no name is unknown for want of a reading
+            for task in (leases, desk.keys, desk.prices, desk.catalog.aliases, desk.retries):
                 task.start()
                 stack.push_async_callback(task.close)
             stack.push_async_callback(desk.pumps.drain, desk.options.drain_s)

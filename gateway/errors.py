@@ -96,7 +96,10 @@ def _no_tier(error: billing.TierMissing) -> Answer:
 
 
 def _no_model(error: refusal.ModelUnknown) -> Answer:
-    return _invalid(404, f"the model {error.model!r} does not exist", "model", "model_not_found")
+    message = f"the model {error.model!r} does not exist"
+    if error.answers is not None:
+        message = f"the model {error.model!r} is an alias of {error.answers!r}, which is not served here"
+    return _invalid(404, message, "model", "model_not_found")
 
 
 def _no_key(error: refusal.KeyRefused) -> Answer:
@@ -190,6 +193,8 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     billing.PlanMissing: _internal,
     billing.PlanConflict: _internal,
     billing.ReasonMissing: _internal,
+    billing.AliasInvalid: _internal,
+    billing.AliasMissing: _internal,
     billing.AmountExceeds: _internal,
     billing.TenantMissing: _internal,
     billing.TenantExists: _internal,
