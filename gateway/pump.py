@@ -16,28 +16,18 @@ from typing import Final, Literal, Protocol
 
 from billing.settlement.event import Status
 from engine.api import Engine, EngineError, EngineFailed, GenerateRequest, Generation
+from engine.proof.attestation import PrefillAttestation
 from gateway.admission.hold import Hold
 from gateway.channel import Channel
 from gateway.refusal import ChargeUnknown, ClientGone, DeadlinePassed, Draining, GatewayError, ReaderStalled
-from gateway.settle import Billed, Outcome, Proof, Settler, Terms
+from gateway.settle import Outcome, Proof, Settler, Terms
 from gateway.telemetry import Telemetry, log
+from gateway.writer import Writer
 from recipe.events import Event
 from recipe.parser import OutputParser
+from recipe.usage import Buckets
 
 FORCED_END_S: Final = 10.0
-
-
-class Writer(Protocol):
-    """Events in one surface's bytes. A whole answer (not streamed) is one frame, written by `finish`."""
-
-    def events(self, events: Sequence[Event]) -> bytes:
-        """Write what can be shown now; may be empty."""
-
-    def finish(self, events: Sequence[Event], billed: Billed) -> bytes:
-        """Write the last events with the usage that was settled."""
-
-    def error(self, error: Exception) -> bytes:
-        """Write a failure after the answer has begun."""
 
 
 # How a request ended for who keeps its answer; unknown: it may or may not be charged.
@@ -60,13 +50,17 @@ class Keeper(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """All a pump needs of one request, ready to be admitted. Makers are called once the hold stands."""
+    """All a pump needs of one request, ready to be admitted. Makers are called once the hold stands.
+
+    ``broken`` frames a failure where no writer has been made (`gateway.surface`).
+    """
 
     terms: Terms
     engine: Engine
     parser: OutputParser
     generate: Callable[[Terms, Hold], GenerateRequest]
     writer: Callable[[Hold], Writer]
+    broken: Callable[[Exception], bytes]
     keeper: Keeper | None = None
 
 
@@ -202,6 +196,7 @@ class Pump:
         attestation, signed_text = await generation.prefilled()
         self._proof = Proof(attestation, signed_text)
         self._settler.prefilled(hold, attestation)
+        self._written.prefilled(_served(attestation))
         parser = self._order.parser
         async for chunk in generation:
             if self._received == 0 and chunk.token_ids:
@@ -284,6 +279,12 @@ async def _cancelled(generation: Generation) -> None:
         await generation.cancel()
     except EngineError as error:
         log.warning("cancel_failed", reason=str(error))
+
+
+def _served(prefill: PrefillAttestation) -> Buckets:
+    """The prompt's buckets. Counts that cannot be are for the settlement to find."""
+    hit, owed = prefill.hit_tokens, prefill.owed_tokens
+    return Buckets(hit=hit, owed=owed, miss=max(0, prefill.prompt_tokens - hit - owed), output=0)
 
 
 def _fail(future: "asyncio.Future[Hold] | asyncio.Future[None]", error: Exception) -> None:

@@ -1,13 +1,12 @@
 """An answer given again: now, or when the request that makes it is done."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from gateway import sse
 from gateway.channel import Channel
-from gateway.errors import answer_of
 from gateway.kept import Ask, Conflict, Kept, KeptAnswer, Lost, Running
 from gateway.refusal import (
     Draining,
@@ -28,15 +27,16 @@ class Original:
 
 
 class Replay:
-    """What a response drains in place of a pump (`gateway.response.Source`)."""
+    """What a response drains in place of a pump (`gateway.response.Source`); ``broken`` frames a failure."""
 
-    def __init__(self) -> None:
+    def __init__(self, broken: Callable[[Exception], bytes]) -> None:
         loop = asyncio.get_running_loop()
         self.channel = Channel(1)
         self.admitted: asyncio.Future[Original] = loop.create_future()
         self.started: asyncio.Future[None] = loop.create_future()
         self.following: asyncio.Task[None] | None = None
         self._begun = False
+        self._broken = broken
 
     def begin(self) -> None:
         """See `Source`."""
@@ -66,7 +66,7 @@ class Replay:
                 future.set_exception(error)
                 future.exception()  # retrieved: the response may have left already
         if self._begun:
-            self.channel.append(sse.frame(answer_of(error).body))
+            self.channel.append(self._broken(error))
         self.channel.close()
 
 

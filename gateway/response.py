@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
+from dataclasses import dataclass
 from typing import Protocol, Self, TypeVar
 from uuid import UUID
 
@@ -46,12 +47,20 @@ class Source(Protocol):
         """End soon: the process stops."""
 
 
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """What is sent into a stream that has been silent for so long."""
+
+    frame: bytes
+    interval_s: float
+
+
 class EventStream(ASGIStreamingResponse):
     """Server-sent events out of a source's channel. However it ends, the source learns that nobody reads."""
 
-    def __init__(self, source: Source, heartbeat_interval_s: float, headers: dict[str, str]) -> None:
+    def __init__(self, source: Source, heartbeat: Heartbeat, headers: dict[str, str]) -> None:
         super().__init__(
-            iterator=_frames(source.channel, heartbeat_interval_s),
+            iterator=_frames(source.channel, heartbeat),
             media_type=sse.MEDIA_TYPE,
             headers={**sse.HEADERS, **headers},
             status_code=200,
@@ -69,9 +78,9 @@ class EventStream(ASGIStreamingResponse):
             self._source.channel.leave()
 
 
-async def _frames(channel: Channel, heartbeat_interval_s: float) -> AsyncIterator[bytes]:
-    while (frames := await channel.receive(heartbeat_interval_s)) is not None:
-        yield frames or sse.HEARTBEAT
+async def _frames(channel: Channel, heartbeat: Heartbeat) -> AsyncIterator[bytes]:
+    while (frames := await channel.receive(heartbeat.interval_s)) is not None:
+        yield frames or heartbeat.frame
 
 
 async def drained(channel: Channel) -> bytes:

@@ -121,16 +121,16 @@ class Retries:
             return await self._begin_keyed(order, ask)
         found = await self.kept.take(ask) if ask.again else None
         if found is not None:
-            return self._replay(found)
+            return self._replay(order, found)
         return self._pumps.start(replace(order, keeper=Undelivered(self, ask)))
 
     async def _begin_keyed(self, order: Order, ask: Ask) -> Pump | Replay:
         owner = secrets.token_hex(8)
         match await self.kept.claim(ask, owner):
             case KeptAnswer() as found:
-                return self._replay(found)
+                return self._replay(order, found)
             case Running():
-                return self._join(ask)
+                return self._join(order, ask)
             case Claimed(before):
                 return await self._answer(order, ask, owner, before)
             case Lost(reason):
@@ -167,15 +167,15 @@ class Retries:
         self.telemetry.retries.labels("refused").inc()
         return error
 
-    def _replay(self, found: KeptAnswer) -> Replay:
+    def _replay(self, order: Order, found: KeptAnswer) -> Replay:
         self.telemetry.retries.labels("replayed").inc()
-        replay = Replay()
+        replay = Replay(order.broken)
         replay.give(found)
         return replay
 
-    def _join(self, ask: Ask) -> Replay:
+    def _join(self, order: Order, ask: Ask) -> Replay:
         self.telemetry.retries.labels("joined").inc()
-        replay = Replay()
+        replay = Replay(order.broken)
         replay.following = self.spawn(follow(self.kept, ask, replay))
         return replay
 

@@ -5,7 +5,7 @@ with ONE newline: every client tried accepts it at any place between two events.
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -15,13 +15,18 @@ HEADERS: Final[Mapping[str, str]] = {
     "x-accel-buffering": "no",
 }
 DONE: Final = b"data: [DONE]\n\n"
-HEARTBEAT: Final = b": ping\n"
+COMMENT: Final = b": ping\n"
 
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def frame(chunk: object) -> bytes:
-    """Frame one event; ``chunk`` is a mapping, or JSON bytes without a newline."""
+def frame(chunk: Mapping[str, Any] | bytes) -> bytes:
+    """Frame one event: an object, or JSON bytes without a newline.
+
+    An object with a ``type`` is an event of that name, as Messages and Responses have it; chat's have none.
+    """
     body = chunk if isinstance(chunk, bytes) else _encode(chunk)
     assert b"\n" not in body
-    return b"data: " + body + b"\n\n"
+    name = None if isinstance(chunk, bytes) else chunk.get("type")
+    line = b"data: " + body + b"\n\n"
+    return line if name is None else b"event: " + name.encode() + b"\n" + line

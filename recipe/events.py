@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length"]  # the engine's
+EndReason = Literal["stop", "length", "tool_calls"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +22,30 @@ class Thinking:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call begins: its place among the answer's calls, from 0 without gaps, and the tool's name.
+
+    Its id is the surface's, made of the request's id and the place.
+    """
+
+    index: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolArguments:
+    """A piece of a call's arguments, never empty; those of one call concatenate to one JSON object."""
+
+    index: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
-    """The answer is complete; nothing follows."""
+    """The answer is complete; nothing follows. ``stop_sequence`` is the stop string that ended it."""
 
-    reason: FinishReason
+    reason: EndReason
+    stop_sequence: str | None = None
 
 
-Event = Text | Thinking | Finish
+Event = Text | Thinking | ToolCall | ToolArguments | Finish

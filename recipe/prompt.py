@@ -1,6 +1,7 @@
 """A request in the form an engine takes: token ids, stop rules and how to sample."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,21 @@ class Sampling:
     frequency_penalty: float = 0.0
 
 
+ConstraintKind = Literal["json_object", "json", "regex", "structural_tag"]
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """What the answer's tokens must form; the engine enforces it.
+
+    ``text`` is empty for ``json_object``, a JSON Schema for ``json``, a regular expression for ``regex`` and
+    XGrammar's structural tag, as JSON, for ``structural_tag``.
+    """
+
+    kind: ConstraintKind
+    text: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """A rendered and encoded request.
@@ -29,6 +45,7 @@ class Prompt:
         sampling: the request's, as far as the model allows; what goes to the engine.
         ignored_params: parameters of the body that have no effect on this model, for ``x-ignored-params``.
         max_tokens_default: completion length when the request sets none, before the context limits it.
+        constraint: None leaves the model free.
     """
 
     token_ids: tuple[int, ...]
@@ -38,3 +55,4 @@ class Prompt:
     sampling: Sampling
     ignored_params: tuple[str, ...]
     max_tokens_default: int
+    constraint: Constraint | None = None

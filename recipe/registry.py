@@ -9,7 +9,7 @@ from recipe.families.deepseek import VERSIONS, DeepSeek
 from recipe.families.model_files import read_model_files
 from recipe.parser import OutputParser
 from recipe.prompt import Prompt
-from recipe.protocols.chat import ChatRequest
+from recipe.request import Request
 from recipe.tokenizer import Tokenizer
 
 # Part of the prefix store's namespace: raise it whenever the same conversation gets other token ids.
@@ -34,7 +34,7 @@ class Recipe(Protocol):
     def tokenizer(self) -> Tokenizer:
         """The model's vocabulary."""
 
-    def render(self, request: ChatRequest) -> Prompt:
+    def render(self, request: Request) -> Prompt:
         """Render and encode a conversation.
 
         Raises:
@@ -43,7 +43,7 @@ class Recipe(Protocol):
             ParameterInvalid: the model's template does not accept it.
         """
 
-    def max_tokens(self, request: ChatRequest, prompt: Prompt) -> int:
+    def max_tokens(self, request: Request, prompt: Prompt) -> int:
         """The most tokens the answer may have, at least 1; with the prompt it fits the context.
 
         Raises:

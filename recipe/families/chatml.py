@@ -10,7 +10,7 @@ from recipe.families.model_files import ModelFiles, read_model_files
 from recipe.families.template import ChatTemplate
 from recipe.parser import OutputParser, PlainParser
 from recipe.prompt import Prompt, Sampling
-from recipe.protocols.chat import ChatRequest
+from recipe.request import Request
 from recipe.tokenizer import Tokenizer
 
 CHATML: Final = (
@@ -61,7 +61,7 @@ class ChatMl:
         tokenizer = Tokenizer.from_model_dir(model_dir)
         return cls(files, tokenizer, served_name, context_tokens or files.context_tokens)
 
-    def render(self, request: ChatRequest) -> Prompt:
+    def render(self, request: Request) -> Prompt:
         """See `recipe.registry.Recipe`."""
         refuse_unserved(request)
         messages = []
@@ -83,7 +83,7 @@ class ChatMl:
             max_tokens_default=_MAX_TOKENS_DEFAULT,
         )
 
-    def max_tokens(self, request: ChatRequest, prompt: Prompt) -> int:
+    def max_tokens(self, request: Request, prompt: Prompt) -> int:
         """See `recipe.registry.Recipe`."""
         return completion_tokens(request, prompt, self.context_tokens)
 
@@ -91,7 +91,7 @@ class ChatMl:
         """See `recipe.registry.Recipe`."""
         return PlainParser(self.tokenizer, prompt.stop_token_ids, prompt.stop)
 
-    def _sampling(self, request: ChatRequest) -> Sampling:
+    def _sampling(self, request: Request) -> Sampling:
         """What the request says; where it says nothing, what the model's makers do."""
         asked, defaults = request.sampling, self._sampling_defaults
         unsaid = defaults.keys() - request.sent

@@ -15,8 +15,8 @@ from recipe.families.limits import completion_tokens, refuse_overlong, refuse_un
 from recipe.families.model_files import ModelFiles, read_model_files
 from recipe.parser import OutputParser
 from recipe.prompt import Prompt, Sampling
-from recipe.protocols.bridge import MODEL, convert
-from recipe.protocols.chat import ChatRequest
+from recipe.protocols.bridge import MODEL
+from recipe.request import Request
 from recipe.tokenizer import Tokenizer
 
 VERSIONS: Final[Mapping[str, Any]] = {
@@ -69,10 +69,10 @@ class DeepSeek:
         made.context_tokens = context_tokens or made.context_tokens
         return made
 
-    def render(self, request: ChatRequest) -> Prompt:
+    def render(self, request: Request) -> Prompt:
         """See `recipe.registry.Recipe`."""
         refuse_unserved(request)
-        converted = convert(request.wire, self._options)
+        converted = request.convert(self._options)
         conversation = converted.conversation
         text = sum(self.tokenizer.tokens_at_least(message.content) for message in conversation.messages)
         refuse_overlong(text, self.context_tokens)
@@ -90,7 +90,7 @@ class DeepSeek:
             max_tokens_default=converted.resolve_max_tokens(len(token_ids), self.context_tokens),
         )
 
-    def max_tokens(self, request: ChatRequest, prompt: Prompt) -> int:
+    def max_tokens(self, request: Request, prompt: Prompt) -> int:
         """See `recipe.registry.Recipe`."""
         return completion_tokens(request, prompt, self.context_tokens)
 

@@ -3,10 +3,10 @@
 from recipe.conversation import has_tools
 from recipe.errors import ParameterInvalid, ParameterUnsupported, PromptTooLong
 from recipe.prompt import Prompt
-from recipe.protocols.chat import ChatRequest
+from recipe.request import Request
 
 
-def refuse_unserved(request: ChatRequest) -> None:
+def refuse_unserved(request: Request) -> None:
     """Refuse tools, constrained answers, images and continued messages; ParameterUnsupported names which.
 
     Leaving one of them out would give an answer to a question that was not asked.
@@ -35,7 +35,7 @@ def refuse_overlong(token_ids_at_least: int, context_tokens: int) -> None:
         raise PromptTooLong(context_tokens, token_ids_at_least)
 
 
-def completion_tokens(request: ChatRequest, prompt: Prompt, context_tokens: int) -> int:
+def completion_tokens(request: Request, prompt: Prompt, context_tokens: int) -> int:
     """The most tokens the answer may have: what was asked for, or the default as far as the context has room.
 
     Raises:
@@ -48,7 +48,7 @@ def completion_tokens(request: ChatRequest, prompt: Prompt, context_tokens: int)
     if asked is None:
         return min(prompt.max_tokens_default, room)
     if asked > context_tokens:
-        param = "max_completion_tokens" if "max_completion_tokens" in request.sent else "max_tokens"
+        param = request.max_tokens_param
         raise ParameterInvalid(param, f"'{param}' must be at most {context_tokens}, the model's context")
     if asked > room:
         raise PromptTooLong(context_tokens, len(prompt.token_ids), asked)

@@ -1,17 +1,18 @@
 """DeepSeek's and OpenAI's chat completions: the body they send, the answers they expect."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal, cast
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, cast
 
 from deepseek_recipe import ConversionOptions
 
-from recipe.conversation import Conversation
 from recipe.errors import ParameterInvalid, ParameterUnsupported
 from recipe.events import Event, Finish, Text, Thinking
 from recipe.prompt import Sampling
 from recipe.protocols import parameters
 from recipe.protocols.bridge import CONVERTED, bridged, convert
+from recipe.request import Request, ServiceTier
 from recipe.usage import Usage, chat_usage
 
 MAX_TOKENS_BOUND: Final = 2**31 - 1
@@ -20,7 +21,6 @@ STOP_CHARS_MAX: Final = 256
 USER_ID_CHARS_MAX: Final = 512
 MODEL_CHARS_MAX: Final = 256
 
-ServiceTier = Literal["default", "flex"]  # as answers name it
 # OpenAI's "priority" and "scale" are not among them: nobody here is served faster for more.
 _TIERS: Final = ("auto", "default", "flex")
 
@@ -46,34 +46,11 @@ _SERVED: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ChatRequest:
-    """A chat body, read and checked against everything but the model's context.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRequest(Request):
+    """A chat body. ``include_usage``: its stream ends with a chunk of usage without choices."""
 
-    Attributes:
-        model: the name the client asked for, not resolved.
-        conversation: neutral; thinks only if the body says so.
-        max_tokens: ``max_completion_tokens`` or ``max_tokens``, at least 1; None when neither is set.
-        stop: no empty strings, at most ``STOPS_MAX``.
-        include_usage: the stream is to end with a chunk of usage without choices.
-        user_id: DeepSeek's end-user id, which splits the tenant's cache; empty when absent.
-        service_tier: how it is to be served, ``auto`` being ``default``; None when the body does not say.
-        ignored_params: parameters without effect on any model of this house.
-        wire: the body in deepseek-recipe's spelling, for families that it converts again.
-    """
-
-    model: str
-    conversation: Conversation
-    sampling: Sampling
-    max_tokens: int | None
-    stop: tuple[str, ...]
-    stream: bool
-    include_usage: bool
-    user_id: str
-    ignored_params: tuple[str, ...]
-    wire: Mapping[str, Any] = field(repr=False)
-    sent: frozenset[str] = frozenset()
-    service_tier: ServiceTier | None = None
+    include_usage: bool = False
 
 
 _OPTIONS: Final = ConversionOptions().with_default_thinking_mode(False)
@@ -98,14 +75,15 @@ def read(body: bytes) -> ChatRequest:
     return ChatRequest(
         model=model,
         conversation=convert(wire, _OPTIONS).conversation,
+        convert=partial(convert, wire),
         sampling=_sampling(document),
         max_tokens=_max_tokens(document),
+        max_tokens_param="max_completion_tokens" if "max_completion_tokens" in sent else "max_tokens",
         stop=_stop(document),
         stream=stream,
         include_usage=_include_usage(document, stream=stream),
         user_id=parameters.text(document, "user_id", USER_ID_CHARS_MAX) or "",
         ignored_params=tuple(sorted(sent - _SERVED)),
-        wire=wire,
         sent=sent,
         service_tier=_service_tier(document),
     )
@@ -213,11 +191,11 @@ class ChatStream:
         self._thinking = thinking
         self._finish: Finish | None = None
 
-    def opening(self) -> dict[str, Any]:
+    def opening(self, _: Usage) -> list[dict[str, Any]]:
         """The first chunk: the role and no text."""
         if self._thinking:
-            return self._chunk({"role": "assistant", "content": None, "reasoning_content": ""})
-        return self._chunk({"role": "assistant", "content": ""})
+            return [self._chunk({"role": "assistant", "content": None, "reasoning_content": ""})]
+        return [self._chunk({"role": "assistant", "content": ""})]
 
     def deltas(self, events: Sequence[Event]) -> list[dict[str, Any]]:
         """A chunk for each piece of text. `Finish` is kept for `closing`: usage is not known yet."""

@@ -14,7 +14,7 @@ from recipe.events import Event, Finish, FinishReason, Text
 from recipe.families.limits import completion_tokens
 from recipe.parser import StopStrings
 from recipe.prompt import Prompt
-from recipe.protocols.chat import ChatRequest
+from recipe.request import Request
 from tests.attested import Signed
 
 MODEL = "smollm2-135m-instruct"  # as in the price book that ships
@@ -189,7 +189,7 @@ class CharacterRecipe:
     context_tokens = CONTEXT_TOKENS
     tokenizer: Any = None
 
-    def render(self, request: ChatRequest) -> Prompt:
+    def render(self, request: Request) -> Prompt:
         messages = request.conversation.messages
         token_ids = tuple(ord(c) for message in messages for c in f"{message.role}:{message.content}\n")
         if len(token_ids) >= self.context_tokens:
@@ -204,7 +204,7 @@ class CharacterRecipe:
             max_tokens_default=100,
         )
 
-    def max_tokens(self, request: ChatRequest, prompt: Prompt) -> int:
+    def max_tokens(self, request: Request, prompt: Prompt) -> int:
         return completion_tokens(request, prompt, self.context_tokens)
 
     def parser(self, prompt: Prompt) -> CharacterParser:

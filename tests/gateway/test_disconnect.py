@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from engine.api import TokenChunk
 from gateway.pump import Pump
-from gateway.routes.chat import _order, _understand
+from gateway.routes.chat import SURFACE
+from gateway.routes.inference import order_of, understood
 from tests.gateway.conftest import CREDIT, OPTIONS, ROW, House, furnish, served, until
 from tests.gateway.doubles import END, Play, says
 
@@ -16,8 +17,9 @@ async def unread(house: House) -> Pump:
     """A stream that nobody reads yet."""
     grant = await house.desk.keys.grant(house.headers["authorization"])
     body = b'{"model": "%b", "stream": true, "messages": [{"role": "user", "content": "Hi"}]}'
-    asked = _understand(house.desk, grant, body % house.parts.recipe.served_name.encode(), None)
-    return house.desk.pumps.start(_order(house.desk, grant, asked))
+    body %= house.parts.recipe.served_name.encode()
+    asked = await understood(house.desk, grant, SURFACE, body, None)
+    return house.desk.pumps.start(order_of(house.desk, grant, SURFACE, asked))
 
 
 async def ended(house: House) -> None:

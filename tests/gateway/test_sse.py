@@ -14,8 +14,8 @@ def test_a_frame_is_one_data_line_and_carries_no_id() -> None:
 
 
 def test_a_heartbeat_is_a_comment_of_one_line() -> None:
-    assert sse.HEARTBEAT.startswith(b":")
-    assert sse.HEARTBEAT.count(b"\n") == 1
+    assert sse.COMMENT.startswith(b":")
+    assert sse.COMMENT.count(b"\n") == 1
 
 
 def test_proxies_are_told_to_keep_their_hands_off() -> None:

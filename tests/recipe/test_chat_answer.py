@@ -18,7 +18,7 @@ def stream(
     events: list[Event], *, include_usage: bool = False, thinking: bool = False
 ) -> list[dict[str, Any]]:
     chat = ChatStream(HEAD, include_usage=include_usage, thinking=thinking)
-    return [chat.opening(), *chat.deltas(events), *chat.closing(USAGE)]
+    return [*chat.opening(USAGE), *chat.deltas(events), *chat.closing(USAGE)]
 
 
 def test_the_first_delta_carries_the_role_and_no_text() -> None:

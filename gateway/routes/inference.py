@@ -1,0 +1,175 @@
+"""One way from body to answer, for every surface."""
+
+import asyncio
+import secrets
+from functools import partial
+from typing import Final
+
+from litestar.exceptions import InternalServerException
+from litestar.response.base import ASGIResponse
+
+from billing.receipts.memo import Memo
+from billing.tenancy.api_key import KeyGrant, TrafficClass
+from engine.api import GenerateRequest, Sampling
+from gateway.admission.hold import Hold
+from gateway.desk import AnyRequest, Desk, caller, desk_of
+from gateway.permission import CLASS_HEADER, max_tokens, require_model, traffic_class
+from gateway.pump import Order
+from gateway.refusal import ClientGone
+from gateway.replay import Replay
+from gateway.response import EventStream, Heartbeat, Source, Watch, drained
+from gateway.retries import Sent
+from gateway.settle import Terms
+from gateway.surface import Asked, R, Surface
+from recipe.conversation import has_tools
+
+NONCE_BYTES: Final = 32
+# Reading and encoding a body of this size takes long enough to be kept off the event loop.
+THREAD_BODY_BYTES: Final = 16 * 1024
+
+
+async def answer(request: AnyRequest, surface: Surface[R]) -> ASGIResponse:
+    """Answer a body of any surface.
+
+    Raises:
+        Everything in `gateway.errors.TABLE` while the answer has not begun; afterwards it is an error frame.
+    """
+    desk = desk_of(request)
+    grant = await caller(request, "inference")
+    body = await body_of(request)
+    asked = await understood(desk, grant, surface, body, request.headers.get(CLASS_HEADER))
+    for param in asked.ignored_params:
+        desk.telemetry.ignored_params.labels(_label(param)).inc()
+    sent = Sent(request.headers, request.url.path, grant, asked.request.user_id, body)
+    ask = await desk.retries.ask(sent)
+    source: Source = await desk.retries.begin(order_of(desk, grant, surface, asked), ask)
+    async with Watch(request, source) as watch:
+        named = await watch.wait(source.admitted)
+        request.scope["state"]["request_id"] = str(named.request_id)
+        headers = _headers(asked, source)
+        if isinstance(named, Hold):
+            headers |= named.quota.headers
+        if asked.request.stream:
+            return await _stream(desk, source, watch, headers, surface.heartbeat)
+        return await _whole(source, watch, headers)
+
+
+async def body_of(request: AnyRequest) -> bytes:
+    """Read the whole body; raises ClientGone when it ends too soon."""
+    try:
+        return await request.body()
+    except InternalServerException as error:  # what Litestar makes of a client that leaves while it sends
+        raise ClientGone from error
+
+
+async def _stream(
+    desk: Desk, source: Source, watch: Watch, headers: dict[str, str], heartbeat: bytes
+) -> ASGIResponse:
+    """Answer 200 when the engine has; or after a while, so that heartbeats can begin."""
+    try:
+        await watch.wait(source.started, desk.options.first_event_wait_s)
+    except TimeoutError:
+        source.begin()
+    return EventStream(source, Heartbeat(heartbeat, desk.options.heartbeat_interval_s), headers)
+
+
+async def _whole(source: Source, watch: Watch, headers: dict[str, str]) -> ASGIResponse:
+    await watch.wait(source.started)
+    body = await watch.wait(drained(source.channel))
+    return ASGIResponse(body=body, media_type="application/json", headers=headers, status_code=200)
+
+
+def _headers(asked: Asked[R], source: Source) -> dict[str, str]:
+    headers = {"idempotent-replayed": "true"} if isinstance(source, Replay) else {}
+    if asked.ignored_params:
+        headers["x-ignored-params"] = ", ".join(map(_label, asked.ignored_params))
+    return headers
+
+
+def _label(param: str) -> str:
+    """A parameter's name fit for a header and a metric; the client may call it anything."""
+    known = param.isascii() and param.isidentifier() and len(param) <= 40
+    return param if known else "other"
+
+
+async def understood(
+    desk: Desk, grant: KeyGrant, surface: Surface[R], body: bytes, class_header: str | None
+) -> Asked[R]:
+    """Read, render and encode a body, off the event loop where that takes long.
+
+    Raises as `Surface.read`, `Catalog.find`, `require_model` and `Recipe.render` do.
+    """
+    understand = partial(_understand, desk, grant, surface, body, class_header)
+    return await asyncio.to_thread(understand) if len(body) > THREAD_BODY_BYTES else understand()
+
+
+def _understand(
+    desk: Desk, grant: KeyGrant, surface: Surface[R], body: bytes, class_header: str | None
+) -> Asked[R]:
+    request = surface.read(body)
+    served = desk.catalog.find(request.model)
+    require_model(grant, served.name)
+    # Conversations with tools come back sooner and more often.
+    by_looks: TrafficClass = "agent" if has_tools(request.conversation) else "chat"
+    kept_as = traffic_class(grant, class_header, by_looks)
+    prompt = served.recipe.render(request)
+    longest = max_tokens(grant, request.max_tokens, served.recipe.max_tokens(request, prompt))
+    return Asked(request, served, prompt, longest, kept_as)
+
+
+def order_of(desk: Desk, grant: KeyGrant, surface: Surface[R], asked: Asked[R]) -> Order:
+    """What a pump needs to serve it."""
+    terms = Terms(
+        grant=grant,
+        model=asked.served.name,
+        prompt_tokens=len(asked.prompt.token_ids),
+        output_tokens_max=asked.max_tokens,
+        traffic_class=asked.traffic_class,
+        tier="flex" if asked.request.service_tier == "flex" else "standard",
+        user_id=asked.request.user_id,
+    )
+    return Order(
+        terms=terms,
+        engine=asked.served.engine,
+        parser=asked.served.recipe.parser(asked.prompt),
+        generate=lambda terms, hold: _generate_request(desk, terms, asked, hold),
+        writer=partial(surface.writer, asked),
+        broken=surface.broken,
+    )
+
+
+def _generate_request(desk: Desk, terms: Terms, asked: Asked[R], hold: Hold) -> GenerateRequest:
+    sampling = asked.prompt.sampling
+    return GenerateRequest(
+        request_id=str(hold.request_id),
+        tenant=hold.tenant_id,
+        scope=asked.request.user_id,
+        prompt_ids=asked.prompt.token_ids,
+        sampling=Sampling(
+            max_tokens=asked.max_tokens,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            seed=sampling.seed,
+            presence_penalty=sampling.presence_penalty,
+            frequency_penalty=sampling.frequency_penalty,
+            stop_token_ids=asked.prompt.stop_token_ids,
+        ),
+        retention_class=terms.traffic_class,
+        nonce=secrets.token_bytes(NONCE_BYTES),
+        memo=_memo(desk, terms, hold),
+    )
+
+
+def _memo(desk: Desk, terms: Terms, hold: Hold) -> str:
+    book = desk.prices.book.of(hold.tenant_id)
+    row = book.row(terms.model, terms.grant.currency, hold.admitted_at)
+    ask = terms.answers
+    return Memo(
+        tenant_id=hold.tenant_id,
+        key_id=terms.grant.key_id,
+        model=terms.model,
+        traffic_class=terms.traffic_class,
+        price_row_id=row.id,
+        tier=terms.tier,
+        answers=None if ask is None else (ask.name.hex(), ask.body.hex()),
+    ).to_text()

@@ -1,0 +1,47 @@
+"""What any surface asks of a model: read, and checked against everything but that model."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from deepseek_recipe import ConversationRequest, ConversionOptions
+
+from recipe.conversation import Conversation
+from recipe.prompt import Sampling
+
+ServiceTier = Literal["default", "flex"]  # as answers name it
+
+Convert = Callable[[ConversionOptions], ConversationRequest]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A body of any surface. Surfaces add what their answers depend on.
+
+    Attributes:
+        model: the name the client asked for, not resolved.
+        conversation: neutral; thinks only if the body says so.
+        convert: converts the body again, for families with options of their own. It raises ParameterInvalid,
+            naming the parameter, when deepseek-recipe refuses it.
+        max_tokens: at least 1; None when the body does not say.
+        max_tokens_param: what the surface calls it.
+        stop: no empty strings.
+        stream: the answer is to come as events.
+        user_id: DeepSeek's end-user id, which splits the tenant's cache; empty when absent.
+        service_tier: how it is to be served, ``auto`` being ``default``; None when the body does not say.
+        sent: names of the parameters that the body sets to anything but null.
+        ignored_params: those without effect on any model of this house.
+    """
+
+    model: str
+    conversation: Conversation
+    convert: Convert = field(repr=False)
+    sampling: Sampling
+    max_tokens: int | None = None
+    max_tokens_param: str = "max_tokens"
+    stop: tuple[str, ...] = ()
+    stream: bool = False
+    user_id: str = ""
+    service_tier: ServiceTier | None = None
+    sent: frozenset[str] = frozenset()
+    ignored_params: tuple[str, ...] = ()
