@@ -20,6 +20,7 @@ from billing.tenancy.rules.service import Rules
 from billing.tenancy.service import Tenancy
 from billing.tenancy.users.service import Users
 from engine.api import Engine
+from gateway import browsers
 from gateway.admission.admit import Admission
 from gateway.admission.leases import Leases
 from gateway.admission.rebuild import Projections
@@ -30,6 +31,7 @@ from gateway.instant import ValkeyClock
 from gateway.kept import Kept
 from gateway.models import Catalog, ServedModel
 from gateway.options import GatewayOptions
+from gateway.paths import speaks_anthropic
 from gateway.pump import PumpLimits, Pumps
 from gateway.refusal import BodyTooLarge
 from gateway.retries import Retries
@@ -118,6 +120,7 @@ def build(parts: Parts) -> Litestar:
         logging_config=None,  # the process's main owns logging
     )
     app.state.desk = desk
+    app.asgi_handler = browsers.Preflights(app.asgi_handler)
     return app
 
 
@@ -156,7 +159,7 @@ def _lifespan(
 
 
 def _refuse(request: AnyRequest, error: Exception) -> Response[bytes]:
-    """Answer an error by the table; what Litestar itself refuses keeps its status in our shape."""
+    """Answer an error by the table, in the shape of who asks; what Litestar refuses keeps its status."""
     answer = _framework_answer(request, error) if isinstance(error, HTTPException) else answer_of(error)
     if answer.status == 500:
         log.error("internal_error", path=request.url.path, exc_info=error)
@@ -165,7 +168,10 @@ def _refuse(request: AnyRequest, error: Exception) -> Response[bytes]:
         headers["retry-after"] = str(answer.retry_after_s)
     if answer.status == 401:
         headers["www-authenticate"] = "Bearer"
-    return Response(answer.body, status_code=answer.status, media_type="application/json", headers=headers)
+    status, body = answer.status, answer.body
+    if speaks_anthropic(request.url.path, request.headers):
+        status, body = answer.anthropic_status, answer.anthropic(_request_id(request.scope))
+    return Response(body, status_code=status, media_type="application/json", headers=headers)
 
 
 def _framework_answer(request: AnyRequest, error: HTTPException) -> Answer:
@@ -188,12 +194,22 @@ def _framework_answer(request: AnyRequest, error: HTTPException) -> Answer:
     return Answer(status, "invalid_request_error", error.detail, "invalid_request")
 
 
+def _request_id(scope: Scope) -> str:
+    """The id that admission gave a request, else one of its own, which nobody else knows."""
+    made: str = scope["state"].setdefault("request_id", str(uuid.uuid4()))
+    return made
+
+
 async def _mark(message: Message, scope: Scope) -> None:
-    """Put `x-request-id` on every answer, and count it."""
+    """Put its id on every answer, under Anthropic's name too, and who may read it; count it."""
     if message["type"] != "http.response.start":
         return
-    request_id = scope["state"].get("request_id") or str(uuid.uuid4())
-    message.setdefault("headers", [])
-    message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
+    request_id = _request_id(scope).encode()
+    message["headers"] = [
+        *message.get("headers", ()),
+        *browsers.sharing(scope["path"]),
+        (b"x-request-id", request_id),
+        (b"request-id", request_id),
+    ]
     desk: Desk = scope["litestar_app"].state.desk
     desk.telemetry.requests.labels(scope.get("path_template") or "unrouted", message["status"]).inc()

@@ -61,5 +61,6 @@ class Catalog:
         Raises:
             StoreUnavailable: the aliases have not been read yet.
         """
-        exact = (row for row in self.aliases.aliases.rows if row.exact and row.model in self._models)
-        return {**{row.pattern: self._models[row.model] for row in exact}, **self._models}
+        exact = {row.pattern: row.model for row in self.aliases.aliases.rows if row.exact}
+        others = {name: self._models[model] for name, model in exact.items() if model in self._models}
+        return {**self._models, **others, **self._models}

@@ -66,19 +66,18 @@ class KeySnapshot:
         await stop(self._listener)
         await asyncio.gather(*self._asked.values(), return_exceptions=True)
 
-    async def grant(self, authorization: str | None, client: str | None = None) -> KeyGrant:
+    async def grant(self, secret: str, client: str | None = None) -> KeyGrant:
         """Find whose request this is.
 
         Args:
-            authorization: the HTTP header, ``Bearer kv_live_…``.
+            secret: the key that came with it, ``kv_live_…``.
             client: address that the request comes from, as far as we know it.
 
         Raises:
-            KeyRefused: missing, malformed, unknown, revoked or lapsed.
+            KeyRefused: malformed, unknown, revoked or lapsed.
             NotPermitted: the key may not be used from this address.
             StoreUnavailable: the key is not known here and Postgres cannot be asked.
         """
-        secret = _bearer(authorization)
         if not checksum_ok(secret):
             raise KeyRefused("this is not a complete API key: its checksum does not match")
         known = await self._find(self._tenancy.digest(secret))
@@ -222,15 +221,6 @@ class AliasSnapshot(_Reading[Aliases]):
         if self._last is None:
             raise StoreUnavailable("the names of models have not been read yet")
         return self._last
-
-
-def _bearer(authorization: str | None) -> str:
-    scheme, _, secret = (authorization or "").strip().partition(" ")
-    if not scheme:
-        raise KeyRefused("no API key: send the header Authorization: Bearer <key>")
-    if scheme.lower() != "bearer" or not secret.strip():
-        raise KeyRefused("the Authorization header must be: Bearer <key>")
-    return secret.strip()
 
 
 def _now_s() -> float:
