@@ -111,6 +111,7 @@ def build(parts: Parts) -> Litestar:
             health.metrics,
             management.router(),
             description.describe,
+            description.reference,
         ],
         lifespan=[_lifespan(parts, desk, leases)],
         exception_handlers={HTTPException: _refuse, Exception: _refuse},

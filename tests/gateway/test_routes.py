@@ -16,7 +16,7 @@ from tests.gateway.doubles import END, MODEL, Play, says
 
 Route = tuple[str, str, bool]  # method, path, whether a stream is asked for
 
-OPEN = {*paths.LIVE, "/readyz", "/metrics", "/openapi.json"}
+OPEN = {*paths.LIVE, *paths.READY, *paths.METRICS, *paths.DESCRIPTION, *paths.REFERENCE}
 
 
 def routes(house: House) -> Iterator[tuple[str, str]]:
