@@ -27,6 +27,8 @@ class Request:
         max_tokens_param: what the surface calls it.
         stop: no empty strings.
         stream: the answer is to come as events.
+        forced_tool: the one tool that must be called; None where the model may choose, or need not call any.
+        parallel_calls: one answer may hold several calls.
         user_id: DeepSeek's end-user id, which splits the tenant's cache; empty when absent.
         service_tier: how it is to be served, ``auto`` being ``default``; None when the body does not say.
         sent: names of the parameters that the body sets to anything but null.
@@ -41,6 +43,8 @@ class Request:
     max_tokens_param: str = "max_tokens"
     stop: tuple[str, ...] = ()
     stream: bool = False
+    forced_tool: str | None = None
+    parallel_calls: bool = True
     user_id: str = ""
     service_tier: ServiceTier | None = None
     sent: frozenset[str] = frozenset()
