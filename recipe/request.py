@@ -2,16 +2,32 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
-from deepseek_recipe import ConversationRequest, ConversionOptions
+from deepseek_recipe import ConversionOptions, ParsingOptions
 
 from recipe.conversation import Conversation
 from recipe.prompt import Sampling
 
 ServiceTier = Literal["default", "flex"]  # as answers name it
 
-Convert = Callable[[ConversionOptions], ConversationRequest]
+
+class Converted(Protocol):
+    """A body as families take it; deepseek-recipe's `ConversationRequest` is one."""
+
+    @property
+    def conversation(self) -> Conversation:
+        """What is to be rendered."""
+
+    @property
+    def parsing_options(self) -> ParsingOptions:
+        """How the answer begins, and whether it may hold calls. Stop strings are not in it."""
+
+    def resolve_max_tokens(self, prompt_tokens: int, context_limit: int) -> int:
+        """How long the answer may be where the body does not say."""
+
+
+Convert = Callable[[ConversionOptions], Converted]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

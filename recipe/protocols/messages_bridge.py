@@ -14,6 +14,8 @@ from deepseek_recipe import (
     ConversationRequest,
     ConversionOptions,
     MessagesRequest,
+    ParsingOptions,
+    ThinkingInitialStage,
     ToolDefinition,
 )
 
@@ -22,10 +24,25 @@ from recipe.errors import ParameterInvalid, ParameterUnsupported
 from recipe.protocols import parameters
 from recipe.protocols.conversion import MODEL, UNREADABLE, Dialect
 from recipe.protocols.messages_blocks import KIND_CHARS_MAX, Blocks
+from recipe.request import Converted
 
 _TOOL_KEYS: Final = frozenset({"name", "description", "input_schema", "type", "strict", "defer_loading"})
 _OFF: Final = {"type": "disabled"}
 _PLACES: Final = re.compile(r"(messages|tools)[.\[](\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """What deepseek-recipe has read, with a conversation and a beginning of the answer made of more."""
+
+    conversation: Conversation
+    parsing_options: ParsingOptions
+    read: ConversationRequest
+
+    def resolve_max_tokens(self, prompt_tokens: int, context_limit: int) -> int:
+        """See `recipe.request.Converted`."""
+        tokens: int = self.read.resolve_max_tokens(prompt_tokens, context_limit)
+        return tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,28 +61,33 @@ class Additions:
     schema: Mapping[str, Any] | None = field(default=None, hash=False)
     continues: bool = False
 
-    def to(self, converted: ConversationRequest) -> ConversationRequest:
-        """A conversation with these."""
-        read = converted.conversation
-        messages = read.messages
+    def to(self, read: ConversationRequest) -> Completed:
+        """What was read, with these."""
+        known, begins = read.conversation, read.parsing_options
+        messages = known.messages
         if self.continues:
             last = messages[-1]
             messages[-1] = AssistantMessage(last.content, last.reasoning_content, prefix=True)
-        tools = [
-            ToolDefinition(tool.name, tool.description, tool.parameters, True, tool.defer_loading)
-            if tool.name in self.strict
-            else tool
-            for tool in read.tools
-        ]
+            if known.thinking_mode and last.content:
+                begins.thinking_initial_stage = ThinkingInitialStage.ContentContinuation
+            elif known.thinking_mode and last.reasoning_content:
+                begins.thinking_initial_stage = ThinkingInitialStage.ReasoningContinuation
+        if self.forces_tool:
+            begins.starts_in_tool_calls = True
         conversation = Conversation(
             messages,
-            thinking_mode=read.thinking_mode,
-            tools=tools,
-            tool_choice="required" if self.forces_tool else read.tool_choice,
-            reasoning_effort=read.reasoning_effort,
+            thinking_mode=known.thinking_mode,
+            tools=[self._tool(tool) for tool in known.tools],
+            tool_choice="required" if self.forces_tool else known.tool_choice,
+            reasoning_effort=known.reasoning_effort,
             response_schema=self.schema,
         )
-        return ConversationRequest(conversation, converted.model_version)
+        return Completed(conversation, begins, read)
+
+    def _tool(self, tool: ToolDefinition) -> ToolDefinition:
+        if tool.name not in self.strict:
+            return tool
+        return ToolDefinition(tool.name, tool.description, tool.parameters, True, tool.defer_loading)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +149,10 @@ class Bridged:
         forced_tool = choice["name"] if kind == "tool" and isinstance(choice.get("name"), str) else None
         return cls(wire, added, frozenset(ignored), forced_tool, parallel_calls=not single)
 
-    def convert(self, options: ConversionOptions) -> ConversationRequest:
+    def convert(self, options: ConversionOptions) -> Converted:
         """See `recipe.request.Request`."""
-        converted = _MESSAGES.convert(self.wire, options)
-        return converted if self.added == Additions() else self.added.to(converted)
+        read = _MESSAGES.convert(self.wire, options)
+        return read if self.added == Additions() else self.added.to(read)
 
 
 def _tool(tool: Any, at: str, ignored: set[str]) -> dict[str, Any]:

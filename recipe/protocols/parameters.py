@@ -13,7 +13,7 @@ USER_ID_CHARS_MAX: Final = 512
 STOPS_MAX: Final = 16
 STOP_CHARS_MAX: Final = 256
 MESSAGES_MAX: Final = 10_000
-TOOLS_MAX: Final = 1_000
+TOOLS_MAX: Final = 256
 
 Body = Mapping[str, Any]
 

@@ -81,7 +81,7 @@ OUT_OF_RANGE: list[tuple[str, dict[str, Any]]] = [
     ("service_tier", {"service_tier": "priority"}),
     ("messages", {"messages": [USER] * 10_001}),
     ("messages", {"messages": [said(*[{"type": "text", "text": ""}] * 20_001)]}),
-    ("tools", {"tools": [TOOL] * 1_001}),
+    ("tools", {"tools": [TOOL] * 257}),
     ("tools", {"tools": [TOOL, TOOL]}),
     ("tools[0]", {"tools": [{**TOOL, "name": "a.b"}]}),
     ("tools", {"tools": [{"name": "f", "input_schema": {"type": "string"}}]}),

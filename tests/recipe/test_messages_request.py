@@ -6,12 +6,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from deepseek_recipe import ConversionOptions
+from deepseek_recipe import ConversionOptions, DeepseekV4Encoding, DeepseekV41Encoding
 
 from recipe import registry
 from recipe.conversation import has_tools
 from recipe.errors import ParameterInvalid
 from recipe.prompt import Sampling
+from recipe.protocols import chat
 from recipe.protocols.messages import read, read_counted
 from recipe.registry import Recipe
 from tests.recipe.messages_bodies import (
@@ -240,11 +241,50 @@ def test_an_assistants_last_message_is_to_be_continued() -> None:
     assert not any(message.prefix for message in ended.conversation.messages)
 
 
-def test_a_family_with_options_of_its_own_converts_to_the_same() -> None:
-    asked = request(tools=[TOOL], tool_choice={"type": "any"}, output_config={"format": FORMAT})
-    converted = asked.convert(ConversionOptions())
-    assert converted.conversation.tool_choice == "required"
-    assert converted.conversation.response_schema == SCHEMA
+BEGUN = [USER, {"role": "assistant", "content": "{"}]
+THOUGHT = [USER, said({"type": "thinking", "thinking": "t", "signature": ""}, role="assistant")]
+IN_CHAT = {"type": "function", "function": {"name": "f", "parameters": TOOL["input_schema"]}}
+IN_CHAT_TOO = {"type": "function", "function": {"name": "g", "parameters": TOOL["input_schema"]}}
+BEGUN_IN_CHAT = [USER, {"role": "assistant", "content": "{", "prefix": True}]
+THOUGHT_IN_CHAT = [USER, {"role": "assistant", "content": "", "reasoning_content": "t", "prefix": True}]
+NAMED_SCHEMA = {"type": "json_schema", "json_schema": {"name": "city", "schema": SCHEMA}}
+ON = {"thinking": {"type": "enabled"}}
+
+
+@pytest.mark.parametrize(
+    ("asked", "in_chat"),
+    [
+        ({}, {"thinking": {"type": "disabled"}}),
+        (ON, ON),
+        ({"messages": BEGUN, **ON}, {"messages": BEGUN_IN_CHAT, **ON}),
+        ({"messages": THOUGHT, **ON}, {"messages": THOUGHT_IN_CHAT, **ON}),
+        ({"output_config": {"format": FORMAT}, **ON}, {"response_format": NAMED_SCHEMA, **ON}),
+        (
+            {"tools": [TOOL, {**TOOL, "name": "g"}], "tool_choice": {"type": "any"}},
+            {"tools": [IN_CHAT, IN_CHAT_TOO], "tool_choice": "required"},
+        ),
+        (
+            {"tools": [TOOL, {**TOOL, "name": "g"}], "tool_choice": {"type": "tool", "name": "g"}},
+            {
+                "tools": [IN_CHAT, IN_CHAT_TOO],
+                "tool_choice": {"type": "function", "function": {"name": "g"}},
+            },
+        ),
+    ],
+)
+def test_a_family_is_given_what_a_chat_body_of_the_same_meaning_gives_it(
+    asked: dict[str, Any], in_chat: dict[str, Any]
+) -> None:
+    body = {"model": "m", "messages": [USER], **in_chat}
+    options = ConversionOptions()
+    converted = request(**asked).convert(options)
+    expected = chat.read(msgspec.json.encode(body)).convert(options)
+    for encoding in (DeepseekV4Encoding(), DeepseekV41Encoding()):
+        prompts = [encoding.render_conversation(one.conversation).prompt for one in (converted, expected)]
+        assert prompts[0] == prompts[1]
+    for name in ("parse_tool_calls", "starts_in_tool_calls", "thinking_initial_stage"):
+        assert repr(getattr(converted.parsing_options, name)) == repr(getattr(expected.parsing_options, name))
+    assert converted.resolve_max_tokens(5, 10**6) == expected.resolve_max_tokens(5, 10**6)
 
 
 def test_a_user_id_longer_than_an_id_is_known_by_its_digest() -> None:
