@@ -16,6 +16,16 @@ from gateway import refusal
 from recipe import errors as recipe
 
 RETRY_AFTER_S: Final = 5
+ANTHROPIC_TYPES: Final[Mapping[int, str]] = {
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    529: "overloaded_error",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +45,12 @@ class Answer:
         """The JSON body, also framed as an event after a stream has begun. Messages quote what was sent."""
         error = {"message": masked(self.message), "type": self.type, "param": self.param, "code": self.code}
         return msgspec.json.encode({"error": error})
+
+    def anthropic(self, request_id: str) -> bytes:
+        """The JSON body in Anthropic's shape; a type goes by its status."""
+        other = "api_error" if self.status >= 500 else "invalid_request_error"
+        error = {"type": ANTHROPIC_TYPES.get(self.status, other), "message": masked(self.message)}
+        return msgspec.json.encode({"type": "error", "error": error, "request_id": request_id})
 
 
 def _invalid(status: int, message: str, param: str | None, code: str | None) -> Answer:
