@@ -35,7 +35,7 @@ from gateway.paths import speaks_anthropic
 from gateway.pump import PumpLimits, Pumps
 from gateway.refusal import BodyTooLarge
 from gateway.retries import Retries
-from gateway.routes import balance, chat, description, health, management, models
+from gateway.routes import balance, chat, description, health, management, messages, models
 from gateway.settle import Books, Settler
 from gateway.snapshot import AliasSnapshot, KeySnapshot, PriceSnapshot
 from gateway.telemetry import EngineCollector, Telemetry, log
@@ -103,6 +103,8 @@ def build(parts: Parts) -> Litestar:
     app = Litestar(
         [
             chat.complete,
+            messages.converse,
+            messages.count_tokens,
             models.list_models,
             models.show_model,
             balance.show_balance,

@@ -2,16 +2,32 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
-from deepseek_recipe import ConversationRequest, ConversionOptions
+from deepseek_recipe import ConversionOptions, ParsingOptions
 
 from recipe.conversation import Conversation
 from recipe.prompt import Sampling
 
 ServiceTier = Literal["default", "flex"]  # as answers name it
 
-Convert = Callable[[ConversionOptions], ConversationRequest]
+
+class Converted(Protocol):
+    """A body as families take it; deepseek-recipe's `ConversationRequest` is one."""
+
+    @property
+    def conversation(self) -> Conversation:
+        """What is to be rendered."""
+
+    @property
+    def parsing_options(self) -> ParsingOptions:
+        """How the answer begins, and whether it may hold calls. Stop strings are not in it."""
+
+    def resolve_max_tokens(self, prompt_tokens: int, context_limit: int) -> int:
+        """How long the answer may be where the body does not say."""
+
+
+Convert = Callable[[ConversionOptions], Converted]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +43,8 @@ class Request:
         max_tokens_param: what the surface calls it.
         stop: no empty strings.
         stream: the answer is to come as events.
+        forced_tool: the one tool that must be called; None where the model may choose, or need not call any.
+        parallel_calls: one answer may hold several calls.
         user_id: DeepSeek's end-user id, which splits the tenant's cache; empty when absent.
         service_tier: how it is to be served, ``auto`` being ``default``; None when the body does not say.
         sent: names of the parameters that the body sets to anything but null.
@@ -41,6 +59,8 @@ class Request:
     max_tokens_param: str = "max_tokens"
     stop: tuple[str, ...] = ()
     stream: bool = False
+    forced_tool: str | None = None
+    parallel_calls: bool = True
     user_id: str = ""
     service_tier: ServiceTier | None = None
     sent: frozenset[str] = frozenset()

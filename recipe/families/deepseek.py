@@ -15,7 +15,7 @@ from recipe.families.limits import completion_tokens, refuse_overlong, refuse_un
 from recipe.families.model_files import ModelFiles, read_model_files
 from recipe.parser import OutputParser
 from recipe.prompt import Prompt, Sampling
-from recipe.protocols.bridge import MODEL
+from recipe.protocols.conversion import MODEL
 from recipe.request import Request
 from recipe.tokenizer import Tokenizer
 

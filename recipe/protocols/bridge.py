@@ -6,35 +6,32 @@ from the body by ourselves, because conversion bends it to the DeepSeek models.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
-import msgspec
-from deepseek_recipe import ChatCompletionRequest, ConversationRequest, ConversionError, ConversionOptions
+from deepseek_recipe import ChatCompletionRequest, ConversationRequest, ConversionOptions
 
-from recipe.errors import ParameterInvalid
+from recipe.protocols import parameters
+from recipe.protocols.conversion import MODEL, Dialect
 
-# A name every `ConversionOptions` knows; the name a client asks for is resolved elsewhere.
-MODEL: Final = "DeepSeek-V4.1-Flash"
 CONVERTED: Final = ("tools", "tool_choice", "response_format", "thinking", "reasoning_effort")
-_SHAPE_PREFIX: Final = "invalid request body: "
-_MESSAGE_CHARS_MAX: Final = 300
 _PLACE: Final = re.compile(r"messages\[\d+\]")
-# A wrong shape; a number beyond 64 bits; nesting deeper than its parser goes.
-_UNREADABLE: Final = (ValueError, OverflowError, RecursionError)
 
 
 def bridged(body: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a chat body that deepseek-recipe reads, spelled its way; the body itself is left as it is.
 
     Raises:
-        ParameterInvalid: ``messages`` is no list of objects, or empty.
+        ParameterInvalid: ``messages`` is no list of objects, empty or too long; there are too many tools.
     """
     wire: dict[str, Any] = {name: body[name] for name in CONVERTED if body.get(name) is not None}
     wire["model"] = MODEL
-    wire["messages"] = [_message(message) for message in _messages(body)]
-    if body.get("functions") is not None and "tools" not in wire:
-        wire["tools"] = [{"type": "function", "function": function} for function in _list(body, "functions")]
+    wire["messages"] = [_message(message) for message in parameters.messages(body)]
+    if "tools" in wire:
+        parameters.items(body, "tools", parameters.TOOLS_MAX)
+    elif body.get("functions") is not None:
+        functions = parameters.items(body, "functions", parameters.TOOLS_MAX)
+        wire["tools"] = [{"type": "function", "function": function} for function in functions]
         choice = body.get("function_call")
         if choice is not None:
             wire["tool_choice"] = (
@@ -49,34 +46,7 @@ def bridged(body: Mapping[str, Any]) -> dict[str, Any]:
 
 def convert(wire: Mapping[str, Any], options: ConversionOptions) -> ConversationRequest:
     """Convert a bridged body; ParameterInvalid, naming the parameter, when deepseek-recipe refuses it."""
-    try:
-        return ChatCompletionRequest(dict(wire)).convert(options)
-    except ConversionError as error:
-        message = _sentence(error)
-        raise ParameterInvalid(_param_in(message), message) from None
-    except _UNREADABLE as error:
-        message = str(error).removeprefix(_SHAPE_PREFIX)[:_MESSAGE_CHARS_MAX]
-        param = _misshapen(wire)
-        raise ParameterInvalid(param, f"'{param}' is malformed: {message}", malformed=True) from None
-
-
-def _messages(body: Mapping[str, Any]) -> list[dict[str, Any]]:
-    messages = _list(body, "messages")
-    if not messages:
-        raise ParameterInvalid("messages", "'messages' must hold at least one message", malformed=True)
-    for place, message in enumerate(messages):
-        if not isinstance(message, dict):
-            raise ParameterInvalid(f"messages[{place}]", "A message must be an object", malformed=True)
-    return messages
-
-
-def _list(body: Mapping[str, Any], param: str) -> list[Any]:
-    items = body.get(param)
-    if items is None:
-        raise ParameterInvalid(param, f"'{param}' is missing", malformed=True)
-    if not isinstance(items, list):
-        raise ParameterInvalid(param, f"'{param}' must be a list", malformed=True)
-    return items
+    return _CHAT.convert(wire, options)
 
 
 def _message(message: dict[str, Any]) -> dict[str, Any]:
@@ -101,14 +71,6 @@ def _forces_tool(choice: Any) -> bool:
     return choice == "required" or isinstance(choice, dict)
 
 
-def _sentence(error: ConversionError) -> str:
-    """The message inside a conversion error's JSON body."""
-    try:
-        return str(msgspec.json.decode(error.body)["error"]["message"])[:_MESSAGE_CHARS_MAX]
-    except (msgspec.DecodeError, KeyError, TypeError):
-        return str(error)[:_MESSAGE_CHARS_MAX]
-
-
 def _param_in(message: str) -> str:
     if place := _PLACE.search(message):
         return place.group()
@@ -118,23 +80,4 @@ def _param_in(message: str) -> str:
     return next(named, "messages")
 
 
-def _misshapen(wire: Mapping[str, Any]) -> str:
-    """Which parameter deepseek-recipe could not read: the one without which it reads the body."""
-    for name in CONVERTED:
-        if name in wire and _readable({key: value for key, value in wire.items() if key != name}):
-            return name
-    return next(_misshapen_messages(wire["messages"]), "messages")
-
-
-def _misshapen_messages(messages: list[Any]) -> Iterator[str]:
-    for place, message in enumerate(messages):
-        if not _readable({"model": MODEL, "messages": [message]}):
-            yield f"messages[{place}]"
-
-
-def _readable(wire: dict[str, Any]) -> bool:
-    try:
-        ChatCompletionRequest(wire)
-    except _UNREADABLE:
-        return False
-    return True
+_CHAT: Final = Dialect(ChatCompletionRequest, {name: name for name in CONVERTED}, _param_in)

@@ -15,12 +15,6 @@ from recipe.protocols.bridge import CONVERTED, bridged, convert
 from recipe.request import Request, ServiceTier
 from recipe.usage import Usage, chat_usage
 
-MAX_TOKENS_BOUND: Final = 2**31 - 1
-STOPS_MAX: Final = 16
-STOP_CHARS_MAX: Final = 256
-USER_ID_CHARS_MAX: Final = 512
-MODEL_CHARS_MAX: Final = 256
-
 # OpenAI's "priority" and "scale" are not among them: nobody here is served faster for more.
 _TIERS: Final = ("auto", "default", "flex")
 
@@ -66,9 +60,7 @@ def read(body: bytes) -> ChatRequest:
     """
     document = parameters.read_object(body)
     sent = frozenset(name for name, value in document.items() if value is not None)
-    model = parameters.text(document, "model", MODEL_CHARS_MAX)
-    if not model:
-        raise ParameterInvalid("model", "'model' is missing", malformed=True)
+    model = parameters.model(document)
     _refuse_other_answers(document)
     wire = bridged(document)
     stream = parameters.flag(document, "stream")
@@ -79,10 +71,10 @@ def read(body: bytes) -> ChatRequest:
         sampling=_sampling(document),
         max_tokens=_max_tokens(document),
         max_tokens_param="max_completion_tokens" if "max_completion_tokens" in sent else "max_tokens",
-        stop=_stop(document),
+        stop=parameters.stops(document, "stop"),
         stream=stream,
         include_usage=_include_usage(document, stream=stream),
-        user_id=parameters.text(document, "user_id", USER_ID_CHARS_MAX) or "",
+        user_id=parameters.text(document, "user_id", parameters.USER_ID_CHARS_MAX) or "",
         ignored_params=tuple(sorted(sent - _SERVED)),
         sent=sent,
         service_tier=_service_tier(document),
@@ -100,9 +92,7 @@ def _refuse_other_answers(document: Mapping[str, Any]) -> None:
 
 def _sampling(document: Mapping[str, Any]) -> Sampling:
     temperature = parameters.number(document, "temperature", 0, 2)
-    top_p = parameters.number(document, "top_p", 0, 1)
-    if top_p == 0:
-        raise ParameterInvalid("top_p", "'top_p' must be above 0")
+    top_p = parameters.top_p(document)
     return Sampling(
         temperature=1.0 if temperature is None else temperature,
         top_p=1.0 if top_p is None else top_p,
@@ -113,30 +103,13 @@ def _sampling(document: Mapping[str, Any]) -> Sampling:
 
 
 def _max_tokens(document: Mapping[str, Any]) -> int | None:
-    newer = parameters.integer(document, "max_completion_tokens", 1, MAX_TOKENS_BOUND)
-    older = parameters.integer(document, "max_tokens", 1, MAX_TOKENS_BOUND)
+    newer = parameters.integer(document, "max_completion_tokens", 1, parameters.MAX_TOKENS_BOUND)
+    older = parameters.integer(document, "max_tokens", 1, parameters.MAX_TOKENS_BOUND)
     return newer if newer is not None else older
 
 
-def _stop(document: Mapping[str, Any]) -> tuple[str, ...]:
-    stops = document.get("stop")
-    if stops is None:
-        return ()
-    stops = [stops] if isinstance(stops, str) else stops
-    if not isinstance(stops, list):
-        raise ParameterInvalid("stop", "'stop' must be a string or a list of strings", malformed=True)
-    if len(stops) > STOPS_MAX:
-        raise ParameterInvalid("stop", f"'stop' must hold at most {STOPS_MAX} strings")
-    for place, stop in enumerate(stops):
-        if not isinstance(stop, str):
-            raise ParameterInvalid(f"stop[{place}]", "A stop must be a string", malformed=True)
-        if len(stop) > STOP_CHARS_MAX:
-            raise ParameterInvalid(f"stop[{place}]", f"A stop must have at most {STOP_CHARS_MAX} characters")
-    return tuple(filter(None, stops))
-
-
 def _service_tier(document: Mapping[str, Any]) -> ServiceTier | None:
-    tier = parameters.text(document, "service_tier", MODEL_CHARS_MAX)
+    tier = parameters.text(document, "service_tier", parameters.MODEL_CHARS_MAX)
     if tier is None:
         return None
     if tier not in _TIERS:

@@ -38,7 +38,7 @@ async def ask(house: House, route: Route, key: str) -> int:
     """Status of a route for this key, asked with a body that any could take for a request of inference."""
     method, path, stream = route
     body = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "prompt": "Hi", "input": "Hi"}
-    sent = None if method == "GET" else {**body, "stream": stream}
+    sent = None if method == "GET" else {**body, "max_tokens": 100, "stream": stream}
     headers = {"authorization": f"Bearer {key}"}
     async with house.session.request(method, house.url + path, json=sent, headers=headers) as answer:
         await answer.read()
@@ -54,7 +54,7 @@ async def test_every_route_that_reaches_the_engine_passes_admission(house: House
         await ask(house, route, house.key)
         if len(house.engine.generations) > before:
             reaching.add(route)
-    assert {path for _, path, _ in reaching} == set(paths.CHAT)
+    assert {path for _, path, _ in reaching} == {*paths.CHAT, *paths.MESSAGES}
     worked = len(house.engine.generations)
     await house.settled(worked)
     await house.spend(leaving=0)
@@ -70,7 +70,7 @@ async def test_each_route_is_for_one_kind_of_key(house: House) -> None:
     for method, path in routes(house):
         managing = path.startswith("/v1/organization")
         assert (await ask(house, (method, path, False), house.key) == 403) == managing, path
-        inferring = path.endswith("/chat/completions")
+        inferring = path.endswith(("/chat/completions", "/messages", "/messages/count_tokens"))
         assert (await ask(house, (method, path, False), issued.secret) == 403) == inferring, path
 
 

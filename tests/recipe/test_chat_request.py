@@ -209,6 +209,9 @@ OUT_OF_RANGE: list[tuple[str, dict[str, Any]]] = [
     ("user_id", {"user_id": "u" * 513}),
     ("messages", {"messages": [{"role": "tool", "tool_call_id": "1", "content": "x"}]}),
     ("response_format", {"response_format": {"type": "json_object"}}),
+    ("messages", {"messages": [USER] * 10_001}),
+    ("tools", {"tools": [TOOL] * 257}),
+    ("functions", {"functions": [TOOL["function"]] * 257}),
 ]
 
 
