@@ -22,7 +22,7 @@ _ROLES: Final = frozenset({"system", "user", "assistant"})
 _MAX_TOKENS_DEFAULT: Final = 4096
 # Ends of a turn that instruction-tuned models emit whether or not their configuration lists them.
 _TURN_ENDS: Final = ("<|im_end|>", "<|endoftext|>")
-_WITHOUT_EFFECT: Final = frozenset({"thinking", "reasoning_effort"})
+_WITHOUT_EFFECT: Final = frozenset({"thinking", "reasoning_effort", "reasoning"})
 
 
 class ChatMl:

@@ -17,11 +17,11 @@ from recipe.errors import ParameterInvalid
 # A name every `ConversionOptions` knows; the name a client asks for is resolved elsewhere.
 MODEL: Final = "DeepSeek-V4.1-Flash"
 CONVERTED: Final = ("tools", "tool_choice", "response_format", "thinking", "reasoning_effort")
-_SHAPE_PREFIX: Final = "invalid request body: "
-_MESSAGE_CHARS_MAX: Final = 300
+SHAPE_PREFIX: Final = "invalid request body: "
+MESSAGE_CHARS_MAX: Final = 300
 _PLACE: Final = re.compile(r"messages\[\d+\]")
 # A wrong shape; a number beyond 64 bits; nesting deeper than its parser goes.
-_UNREADABLE: Final = (ValueError, OverflowError, RecursionError)
+UNREADABLE: Final = (ValueError, OverflowError, RecursionError)
 
 
 def bridged(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,10 +52,10 @@ def convert(wire: Mapping[str, Any], options: ConversionOptions) -> Conversation
     try:
         return ChatCompletionRequest(dict(wire)).convert(options)
     except ConversionError as error:
-        message = _sentence(error)
+        message = sentence(error)
         raise ParameterInvalid(_param_in(message), message) from None
-    except _UNREADABLE as error:
-        message = str(error).removeprefix(_SHAPE_PREFIX)[:_MESSAGE_CHARS_MAX]
+    except UNREADABLE as error:
+        message = str(error).removeprefix(SHAPE_PREFIX)[:MESSAGE_CHARS_MAX]
         param = _misshapen(wire)
         raise ParameterInvalid(param, f"'{param}' is malformed: {message}", malformed=True) from None
 
@@ -101,12 +101,12 @@ def _forces_tool(choice: Any) -> bool:
     return choice == "required" or isinstance(choice, dict)
 
 
-def _sentence(error: ConversionError) -> str:
+def sentence(error: ConversionError) -> str:
     """The message inside a conversion error's JSON body."""
     try:
-        return str(msgspec.json.decode(error.body)["error"]["message"])[:_MESSAGE_CHARS_MAX]
+        return str(msgspec.json.decode(error.body)["error"]["message"])[:MESSAGE_CHARS_MAX]
     except (msgspec.DecodeError, KeyError, TypeError):
-        return str(error)[:_MESSAGE_CHARS_MAX]
+        return str(error)[:MESSAGE_CHARS_MAX]
 
 
 def _param_in(message: str) -> str:
@@ -135,6 +135,6 @@ def _misshapen_messages(messages: list[Any]) -> Iterator[str]:
 def _readable(wire: dict[str, Any]) -> bool:
     try:
         ChatCompletionRequest(wire)
-    except _UNREADABLE:
+    except UNREADABLE:
         return False
     return True

@@ -19,7 +19,7 @@ MAX_TOKENS_BOUND: Final = 2**31 - 1
 STOPS_MAX: Final = 16
 STOP_CHARS_MAX: Final = 256
 USER_ID_CHARS_MAX: Final = 512
-MODEL_CHARS_MAX: Final = 256
+TIER_CHARS_MAX: Final = 256
 
 # OpenAI's "priority" and "scale" are not among them: nobody here is served faster for more.
 _TIERS: Final = ("auto", "default", "flex")
@@ -66,9 +66,7 @@ def read(body: bytes) -> ChatRequest:
     """
     document = parameters.read_object(body)
     sent = frozenset(name for name, value in document.items() if value is not None)
-    model = parameters.text(document, "model", MODEL_CHARS_MAX)
-    if not model:
-        raise ParameterInvalid("model", "'model' is missing", malformed=True)
+    model = parameters.model(document)
     _refuse_other_answers(document)
     wire = bridged(document)
     stream = parameters.flag(document, "stream")
@@ -76,16 +74,16 @@ def read(body: bytes) -> ChatRequest:
         model=model,
         conversation=convert(wire, _OPTIONS).conversation,
         convert=partial(convert, wire),
-        sampling=_sampling(document),
+        sampling=sampling(document),
         max_tokens=_max_tokens(document),
         max_tokens_param="max_completion_tokens" if "max_completion_tokens" in sent else "max_tokens",
-        stop=_stop(document),
+        stop=stops(document),
         stream=stream,
-        include_usage=_include_usage(document, stream=stream),
+        include_usage=include_usage(document, stream=stream),
         user_id=parameters.text(document, "user_id", USER_ID_CHARS_MAX) or "",
         ignored_params=tuple(sorted(sent - _SERVED)),
         sent=sent,
-        service_tier=_service_tier(document),
+        service_tier=service_tier(document),
     )
 
 
@@ -98,7 +96,8 @@ def _refuse_other_answers(document: Mapping[str, Any]) -> None:
         raise ParameterUnsupported("audio", "'audio' is not served")
 
 
-def _sampling(document: Mapping[str, Any]) -> Sampling:
+def sampling(document: Mapping[str, Any]) -> Sampling:
+    """How to draw tokens, from parameters that every OpenAI body spells the same."""
     temperature = parameters.number(document, "temperature", 0, 2)
     top_p = parameters.number(document, "top_p", 0, 1)
     if top_p == 0:
@@ -118,7 +117,8 @@ def _max_tokens(document: Mapping[str, Any]) -> int | None:
     return newer if newer is not None else older
 
 
-def _stop(document: Mapping[str, Any]) -> tuple[str, ...]:
+def stops(document: Mapping[str, Any]) -> tuple[str, ...]:
+    """The stop strings of ``stop``, without empty ones."""
     stops = document.get("stop")
     if stops is None:
         return ()
@@ -135,8 +135,9 @@ def _stop(document: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(filter(None, stops))
 
 
-def _service_tier(document: Mapping[str, Any]) -> ServiceTier | None:
-    tier = parameters.text(document, "service_tier", MODEL_CHARS_MAX)
+def service_tier(document: Mapping[str, Any]) -> ServiceTier | None:
+    """The tier asked for; ParameterInvalid where nobody is served so."""
+    tier = parameters.text(document, "service_tier", TIER_CHARS_MAX)
     if tier is None:
         return None
     if tier not in _TIERS:
@@ -144,7 +145,8 @@ def _service_tier(document: Mapping[str, Any]) -> ServiceTier | None:
     return "default" if tier == "auto" else cast("ServiceTier", tier)
 
 
-def _include_usage(document: Mapping[str, Any], *, stream: bool) -> bool:
+def include_usage(document: Mapping[str, Any], *, stream: bool) -> bool:
+    """Whether a stream is to end with a chunk of usage alone."""
     options = document.get("stream_options")
     if options is None:
         return False

@@ -1,13 +1,15 @@
 """Reading typed parameters out of a JSON body, each refusal naming its parameter. Null means absent."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from recipe.errors import BodyMalformed, ParameterInvalid
 
 Body = Mapping[str, Any]
+
+MODEL_CHARS_MAX: Final = 256
 
 
 def read_object(body: bytes) -> dict[str, Any]:
@@ -33,6 +35,14 @@ def text(body: Body, param: str, chars_max: int) -> str | None:
     if len(value) > chars_max:
         raise ParameterInvalid(param, f"'{param}' must have at most {chars_max} characters")
     return value
+
+
+def model(body: Body) -> str:
+    """The name of the model, which every body has to say."""
+    name = text(body, "model", MODEL_CHARS_MAX)
+    if not name:
+        raise ParameterInvalid("model", "'model' is missing", malformed=True)
+    return name
 
 
 def flag(body: Body, param: str) -> bool:
@@ -70,3 +80,11 @@ def number(body: Body, param: str, low: float, high: float) -> float | None:
     if not low <= value <= high:
         raise ParameterInvalid(param, f"'{param}' must be between {low:g} and {high:g}")
     return float(value)
+
+
+def mapping(body: Body, param: str) -> dict[str, Any] | None:
+    """A JSON object."""
+    value = body.get(param)
+    if value is not None and not isinstance(value, dict):
+        raise ParameterInvalid(param, f"'{param}' must be an object", malformed=True)
+    return value
