@@ -32,7 +32,7 @@ from gateway.options import GatewayOptions
 from gateway.pump import PumpLimits, Pumps
 from gateway.refusal import BodyTooLarge
 from gateway.retries import Retries
-from gateway.routes import balance, chat, description, health, management, models, responses
+from gateway.routes import balance, chat, completions, description, health, management, models, responses
 from gateway.settle import Books, Settler
 from gateway.snapshot import KeySnapshot, PriceSnapshot
 from gateway.telemetry import EngineCollector, Telemetry, log
@@ -99,6 +99,7 @@ def build(parts: Parts) -> Litestar:
     app = Litestar(
         [
             chat.complete,
+            completions.complete,
             responses.respond,
             responses.count,
             models.list_models,
