@@ -35,7 +35,17 @@ from gateway.paths import speaks_anthropic
 from gateway.pump import PumpLimits, Pumps
 from gateway.refusal import BodyTooLarge
 from gateway.retries import Retries
-from gateway.routes import balance, chat, description, health, management, messages, models
+from gateway.routes import (
+    balance,
+    chat,
+    completions,
+    description,
+    health,
+    management,
+    messages,
+    models,
+    responses,
+)
 from gateway.settle import Books, Settler
 from gateway.snapshot import AliasSnapshot, KeySnapshot, PriceSnapshot
 from gateway.telemetry import EngineCollector, Telemetry, log
@@ -105,6 +115,9 @@ def build(parts: Parts) -> Litestar:
             chat.complete,
             messages.converse,
             messages.count_tokens,
+            completions.complete,
+            responses.respond,
+            responses.count,
             models.list_models,
             models.show_model,
             balance.show_balance,

@@ -18,8 +18,6 @@ MODEL: Final = tuple(f"{path}/{{name:path}}" for path in MODELS)
 BALANCE: Final = ("/user/balance", "/v1/user/balance", "/beta/user/balance")
 # What clients ask without a key, to see whether somebody is there.
 LIVE: Final = ("/", "/v1", "/beta", "/anthropic", "/api/hello", "/anthropic/api/hello", "/livez")
-
-
 READY: Final = ("/readyz",)
 METRICS: Final = ("/metrics",)
 DESCRIPTION: Final = ("/openapi.json",)

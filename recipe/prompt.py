@@ -46,6 +46,7 @@ class Prompt:
         ignored_params: parameters of the body that have no effect on this model, for ``x-ignored-params``.
         max_tokens_default: completion length when the request sets none, before the context limits it.
         constraint: None leaves the model free.
+        raw: a text and no conversation: the answer has no markup.
     """
 
     token_ids: tuple[int, ...]
@@ -56,3 +57,4 @@ class Prompt:
     ignored_params: tuple[str, ...]
     max_tokens_default: int
     constraint: Constraint | None = None
+    raw: bool = False

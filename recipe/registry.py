@@ -35,7 +35,7 @@ class Recipe(Protocol):
         """The model's vocabulary."""
 
     def render(self, request: Request) -> Prompt:
-        """Render and encode a conversation.
+        """Render and encode a conversation, or a raw text.
 
         Raises:
             PromptTooLong: the prompt leaves no room for a single token of an answer.

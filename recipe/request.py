@@ -37,15 +37,18 @@ class Request:
     Attributes:
         model: the name the client asked for, not resolved.
         conversation: neutral; thinks only if the body says so.
+        text: a raw prompt, to be continued as it is; the conversation is empty then. None: render the
+            conversation.
+        suffix: what is to follow the answer to ``text``; None: nothing is.
         convert: converts the body again, for families with options of their own. It raises ParameterInvalid,
             naming the parameter, when deepseek-recipe refuses it.
         max_tokens: at least 1; None when the body does not say.
         max_tokens_param: what the surface calls it.
         stop: no empty strings.
         stream: the answer is to come as events.
-        forced_tool: the one tool that must be called; None where the model may choose, or need not call any.
-        parallel_calls: one answer may hold several calls.
         user_id: DeepSeek's end-user id, which splits the tenant's cache; empty when absent.
+        forced_tool: the tool that has to be called; None leaves the choice to ``conversation.tool_choice``.
+        parallel_calls: the answer may hold more than one call.
         service_tier: how it is to be served, ``auto`` being ``default``; None when the body does not say.
         sent: names of the parameters that the body sets to anything but null.
         ignored_params: those without effect on any model of this house.
@@ -55,13 +58,15 @@ class Request:
     conversation: Conversation
     convert: Convert = field(repr=False)
     sampling: Sampling
+    text: str | None = None
+    suffix: str | None = None
     max_tokens: int | None = None
     max_tokens_param: str = "max_tokens"
     stop: tuple[str, ...] = ()
     stream: bool = False
+    user_id: str = ""
     forced_tool: str | None = None
     parallel_calls: bool = True
-    user_id: str = ""
     service_tier: ServiceTier | None = None
     sent: frozenset[str] = frozenset()
     ignored_params: tuple[str, ...] = ()

@@ -88,6 +88,19 @@ def messages_usage(usage: Usage) -> dict[str, Any]:
     }
 
 
+def responses_usage(usage: Usage) -> dict[str, Any]:
+    """The ``usage`` object of a response. Tokens written to the cache are misses like others."""
+    cached = usage.hit + usage.owed
+    prompt = cached + usage.miss
+    return {
+        "input_tokens": prompt,
+        "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
+        "output_tokens": usage.output,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning},
+        "total_tokens": prompt + usage.output,
+    }
+
+
 def read_usage(document: Mapping[str, Any]) -> Buckets:
     """Buckets of a usage object in OpenAI's (chat or Responses), DeepSeek's or Anthropic's fields.
 

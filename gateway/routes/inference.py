@@ -125,7 +125,7 @@ def _understand(
     by_looks: TrafficClass = "agent" if has_tools(request.conversation) else "chat"
     kept_as = traffic_class(grant, class_header, by_looks)
     prompt = served.recipe.render(request)
-    longest = max_tokens(grant, request.max_tokens, served.recipe.max_tokens(request, prompt))
+    longest = max_tokens(grant, request, served.recipe.max_tokens(request, prompt))
     return Asked(request, served, prompt, longest, kept_as)
 
 

@@ -7,6 +7,7 @@ from typing import Final, Self
 from recipe.errors import ModelUnreadable, ParameterInvalid
 from recipe.families.limits import completion_tokens, refuse_overlong, refuse_unserved
 from recipe.families.model_files import ModelFiles, read_model_files
+from recipe.families.raw import encode_raw
 from recipe.families.template import ChatTemplate
 from recipe.parser import OutputParser, PlainParser
 from recipe.prompt import Prompt, Sampling
@@ -20,15 +21,17 @@ CHATML: Final = (
 )
 _ROLES: Final = frozenset({"system", "user", "assistant"})
 _MAX_TOKENS_DEFAULT: Final = 4096
+_RAW_TOKENS_DEFAULT: Final = 16  # OpenAI's, of legacy completions
 # Ends of a turn that instruction-tuned models emit whether or not their configuration lists them.
 _TURN_ENDS: Final = ("<|im_end|>", "<|endoftext|>")
-_WITHOUT_EFFECT: Final = frozenset({"thinking", "reasoning_effort", "output_config.effort"})
+_WITHOUT_EFFECT: Final = frozenset({"thinking", "reasoning_effort", "reasoning", "output_config.effort"})
 
 
 class ChatMl:
     """The recipe of a model with a chat template."""
 
     __slots__ = (
+        "_opening",
         "_sampling_defaults",
         "_stop_token_ids",
         "_template",
@@ -52,6 +55,7 @@ class ChatMl:
         self._template = ChatTemplate(source, tokenizer, names)
         ends = [tokenizer.special(name) for name in _TURN_ENDS if name in tokenizer.added.ids]
         self._stop_token_ids = tuple(sorted({*files.eos_token_ids(tokenizer), *ends}))
+        self._opening = files.opening(tokenizer)
         self._sampling_defaults = files.sampling_defaults()
 
     @classmethod
@@ -63,6 +67,24 @@ class ChatMl:
 
     def render(self, request: Request) -> Prompt:
         """See `recipe.registry.Recipe`."""
+        raw = request.text is not None
+        token_ids = self._text(request) if raw else self._conversation(request)
+        refuse_overlong(len(token_ids), self.context_tokens)
+        return Prompt(
+            token_ids=token_ids,
+            stop_token_ids=self._stop_token_ids,
+            stop=request.stop,
+            starts_thinking=False,
+            sampling=self._sampling(request),
+            ignored_params=tuple(sorted({*request.ignored_params, *(request.sent & _WITHOUT_EFFECT)})),
+            max_tokens_default=_RAW_TOKENS_DEFAULT if raw else _MAX_TOKENS_DEFAULT,
+            raw=raw,
+        )
+
+    def _text(self, request: Request) -> tuple[int, ...]:
+        return encode_raw(request, self.tokenizer, self._opening, self.context_tokens)
+
+    def _conversation(self, request: Request) -> tuple[int, ...]:
         refuse_unserved(request)
         messages = []
         for message in request.conversation.messages:
@@ -71,17 +93,7 @@ class ChatMl:
             messages.append({"role": str(message.role), "content": str(message.content)})
         text = sum(self.tokenizer.tokens_at_least(message["content"]) for message in messages)
         refuse_overlong(text, self.context_tokens)
-        token_ids = self._template.encode(messages)
-        refuse_overlong(len(token_ids), self.context_tokens)
-        return Prompt(
-            token_ids=tuple(token_ids),
-            stop_token_ids=self._stop_token_ids,
-            stop=request.stop,
-            starts_thinking=False,
-            sampling=self._sampling(request),
-            ignored_params=tuple(sorted({*request.ignored_params, *(request.sent & _WITHOUT_EFFECT)})),
-            max_tokens_default=_MAX_TOKENS_DEFAULT,
-        )
+        return tuple(self._template.encode(messages))
 
     def max_tokens(self, request: Request, prompt: Prompt) -> int:
         """See `recipe.registry.Recipe`."""

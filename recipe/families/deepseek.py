@@ -9,11 +9,12 @@ import deepseek_recipe
 import msgspec
 
 from recipe.detokenizer import Detokenizer
-from recipe.errors import ModelUnreadable
+from recipe.errors import ModelUnreadable, ParameterInvalid
 from recipe.events import Event, Finish, FinishReason, Text, Thinking
 from recipe.families.limits import completion_tokens, refuse_overlong, refuse_unserved
 from recipe.families.model_files import ModelFiles, read_model_files
-from recipe.parser import OutputParser
+from recipe.families.raw import encode_raw
+from recipe.parser import OutputParser, PlainParser
 from recipe.prompt import Prompt, Sampling
 from recipe.protocols.conversion import MODEL
 from recipe.request import Request
@@ -27,6 +28,8 @@ _ENCODINGS: Final[Mapping[str, Any]] = {
     "deepseek-v4": deepseek_recipe.DeepseekV4Encoding,
     "deepseek-v4.1": deepseek_recipe.DeepseekV41Encoding,
 }
+HOLE_TOKENS_MAX: Final = 4096  # DeepSeek's, of completions in the middle
+_BOS: Final = deepseek_recipe.SpecialToken.Bos.default_str()
 _EOS: Final = deepseek_recipe.SpecialToken.Eos.default_str()
 _THINKING_END: Final = deepseek_recipe.SpecialToken.ThinkingEnd.default_str()
 _FORCED: Final = ("temperature", "top_p")
@@ -36,6 +39,7 @@ class DeepSeek:
     """The recipe of a DeepSeek model. Thinks unless the body says otherwise."""
 
     __slots__ = (
+        "_bos",
         "_encoding",
         "_options",
         "_stop_token_ids",
@@ -57,6 +61,7 @@ class DeepSeek:
             raise ModelUnreadable(f"tokenizer.json cannot be read: {error}") from None
         # Its `encode` takes the text between special tokens without the added vocabulary.
         self._encoding = _ENCODINGS[family]().with_tokenizer(encoder)
+        self._bos = self.tokenizer.special(_BOS)
         ends = {*files.eos_token_ids(self.tokenizer), self.tokenizer.special(_EOS)}
         self._stop_token_ids = tuple(sorted(ends))
 
@@ -71,6 +76,8 @@ class DeepSeek:
 
     def render(self, request: Request) -> Prompt:
         """See `recipe.registry.Recipe`."""
+        if request.text is not None:
+            return self._raw(request)
         refuse_unserved(request)
         converted = request.convert(self._options)
         conversation = converted.conversation
@@ -79,23 +86,47 @@ class DeepSeek:
         token_ids = tuple(self._encoding.encode(conversation))
         refuse_overlong(len(token_ids), self.context_tokens)
         sampling = self._sampling(request.sampling, thinks=conversation.thinking_mode)
-        forced = {name for name in _FORCED if getattr(sampling, name) != getattr(request.sampling, name)}
         return Prompt(
             token_ids=token_ids,
             stop_token_ids=self._stop_token_ids,
             stop=request.stop,
             starts_thinking=conversation.thinking_mode,
             sampling=sampling,
-            ignored_params=tuple(sorted({*request.ignored_params, *forced})),
+            ignored_params=self._ignored(request, sampling),
             max_tokens_default=converted.resolve_max_tokens(len(token_ids), self.context_tokens),
         )
 
+    def _raw(self, request: Request) -> Prompt:
+        """A text begins as conversations do; like DeepSeek's, this house does not think about it."""
+        token_ids = encode_raw(request, self.tokenizer, (self._bos,), self.context_tokens)
+        refuse_overlong(len(token_ids), self.context_tokens)
+        sampling = self._sampling(request.sampling, thinks=False)
+        return Prompt(
+            token_ids=token_ids,
+            stop_token_ids=self._stop_token_ids,
+            stop=request.stop,
+            starts_thinking=False,
+            sampling=sampling,
+            ignored_params=self._ignored(request, sampling),
+            max_tokens_default=HOLE_TOKENS_MAX,
+            raw=True,
+        )
+
+    def _ignored(self, request: Request, sampling: Sampling) -> tuple[str, ...]:
+        forced = {name for name in _FORCED if getattr(sampling, name) != getattr(request.sampling, name)}
+        return tuple(sorted({*request.ignored_params, *forced}))
+
     def max_tokens(self, request: Request, prompt: Prompt) -> int:
         """See `recipe.registry.Recipe`."""
+        if request.suffix is not None and (request.max_tokens or 0) > HOLE_TOKENS_MAX:
+            param = request.max_tokens_param
+            raise ParameterInvalid(param, f"'{param}' must be at most {HOLE_TOKENS_MAX} with a 'suffix'")
         return completion_tokens(request, prompt, self.context_tokens)
 
     def parser(self, prompt: Prompt) -> OutputParser:
         """See `recipe.registry.Recipe`."""
+        if prompt.raw:
+            return PlainParser(self.tokenizer, prompt.stop_token_ids, prompt.stop)
         return DeepSeekParser(self.tokenizer, self._version, prompt)
 
     def _sampling(self, asked: Sampling, *, thinks: bool) -> Sampling:

@@ -68,16 +68,16 @@ def read(body: bytes) -> ChatRequest:
         model=model,
         conversation=convert(wire, _OPTIONS).conversation,
         convert=partial(convert, wire),
-        sampling=_sampling(document),
+        sampling=sampling(document),
         max_tokens=_max_tokens(document),
         max_tokens_param="max_completion_tokens" if "max_completion_tokens" in sent else "max_tokens",
         stop=parameters.stops(document, "stop"),
         stream=stream,
-        include_usage=_include_usage(document, stream=stream),
+        include_usage=include_usage(document, stream=stream),
         user_id=parameters.text(document, "user_id", parameters.USER_ID_CHARS_MAX) or "",
         ignored_params=tuple(sorted(sent - _SERVED)),
         sent=sent,
-        service_tier=_service_tier(document),
+        service_tier=service_tier(document),
     )
 
 
@@ -90,7 +90,8 @@ def _refuse_other_answers(document: Mapping[str, Any]) -> None:
         raise ParameterUnsupported("audio", "'audio' is not served")
 
 
-def _sampling(document: Mapping[str, Any]) -> Sampling:
+def sampling(document: Mapping[str, Any]) -> Sampling:
+    """How to draw tokens, from parameters that every OpenAI body spells the same."""
     temperature = parameters.number(document, "temperature", 0, 2)
     top_p = parameters.top_p(document)
     return Sampling(
@@ -108,7 +109,8 @@ def _max_tokens(document: Mapping[str, Any]) -> int | None:
     return newer if newer is not None else older
 
 
-def _service_tier(document: Mapping[str, Any]) -> ServiceTier | None:
+def service_tier(document: Mapping[str, Any]) -> ServiceTier | None:
+    """The tier asked for; ParameterInvalid where nobody is served so."""
     tier = parameters.text(document, "service_tier", parameters.MODEL_CHARS_MAX)
     if tier is None:
         return None
@@ -117,7 +119,8 @@ def _service_tier(document: Mapping[str, Any]) -> ServiceTier | None:
     return "default" if tier == "auto" else cast("ServiceTier", tier)
 
 
-def _include_usage(document: Mapping[str, Any], *, stream: bool) -> bool:
+def include_usage(document: Mapping[str, Any], *, stream: bool) -> bool:
+    """Whether a stream is to end with a chunk of usage alone."""
     options = document.get("stream_options")
     if options is None:
         return False

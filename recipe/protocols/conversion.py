@@ -13,8 +13,8 @@ from recipe.errors import ParameterInvalid
 MODEL: Final = "DeepSeek-V4.1-Flash"
 # A wrong shape; a number beyond 64 bits; nesting deeper than its parser goes, which is 128 levels.
 UNREADABLE: Final = (ValueError, OverflowError, RecursionError)
-_SHAPE_PREFIX: Final = "invalid request body: "
-_MESSAGE_CHARS_MAX: Final = 300
+SHAPE_PREFIX: Final = "invalid request body: "
+MESSAGE_CHARS_MAX: Final = 300
 
 
 class Convertible(Protocol):
@@ -43,10 +43,10 @@ class Dialect:
         try:
             return self.read(dict(wire)).convert(options)
         except ConversionError as error:
-            message = _sentence(error)
+            message = sentence(error)
             raise ParameterInvalid(self.param_in(message), message) from None
         except UNREADABLE as error:
-            message = str(error).removeprefix(_SHAPE_PREFIX)[:_MESSAGE_CHARS_MAX]
+            message = str(error).removeprefix(SHAPE_PREFIX)[:MESSAGE_CHARS_MAX]
             param = self._misshapen(wire)
             raise ParameterInvalid(param, f"'{param}' is malformed: {message}", malformed=True) from None
 
@@ -70,9 +70,9 @@ class Dialect:
         return True
 
 
-def _sentence(error: ConversionError) -> str:
+def sentence(error: ConversionError) -> str:
     """The message inside a conversion error's JSON body."""
     try:
-        return str(msgspec.json.decode(error.body)["error"]["message"])[:_MESSAGE_CHARS_MAX]
+        return str(msgspec.json.decode(error.body)["error"]["message"])[:MESSAGE_CHARS_MAX]
     except (msgspec.DecodeError, KeyError, TypeError):
-        return str(error)[:_MESSAGE_CHARS_MAX]
+        return str(error)[:MESSAGE_CHARS_MAX]

@@ -43,6 +43,14 @@ def text(body: Body, param: str, chars_max: int) -> str | None:
     return value
 
 
+def model(body: Body) -> str:
+    """The name of the model, which every body has to say."""
+    name = text(body, "model", MODEL_CHARS_MAX)
+    if not name:
+        raise ParameterInvalid("model", "'model' is missing", malformed=True)
+    return name
+
+
 def flag(body: Body, param: str) -> bool:
     """A boolean; False when absent."""
     value = body.get(param)
@@ -92,14 +100,6 @@ def items(body: Body, param: str, items_max: int) -> list[Any]:
     return value
 
 
-def model(body: Body) -> str:
-    """The name of a model, which must be there."""
-    name = text(body, "model", MODEL_CHARS_MAX)
-    if not name:
-        raise ParameterInvalid("model", "'model' is missing", malformed=True)
-    return name
-
-
 def messages(body: Body) -> list[dict[str, Any]]:
     """``messages``: at least one object."""
     found = items(body, "messages", MESSAGES_MAX)
@@ -136,3 +136,11 @@ def top_p(body: Body) -> float | None:
     if share == 0:
         raise ParameterInvalid("top_p", "'top_p' must be above 0")
     return share
+
+
+def mapping(body: Body, param: str) -> dict[str, Any] | None:
+    """A JSON object."""
+    value = body.get(param)
+    if value is not None and not isinstance(value, dict):
+        raise ParameterInvalid(param, f"'{param}' must be an object", malformed=True)
+    return value

@@ -210,6 +210,8 @@ class CharacterRecipe:
     def render(self, request: Request) -> Prompt:
         messages = request.conversation.messages
         token_ids = tuple(ord(c) for message in messages for c in f"{message.role}:{message.content}\n")
+        if request.text is not None:
+            token_ids = tuple(map(ord, request.text))
         if len(token_ids) >= self.context_tokens:
             raise PromptTooLong(self.context_tokens, len(token_ids))
         return Prompt(
