@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Final, Self
 
 from recipe.errors import ModelUnreadable, ParameterInvalid
-from recipe.families.limits import completion_tokens, refuse_overlong, refuse_unserved
+from recipe.families.limits import completion_tokens, refuse_hopeless, refuse_overlong, refuse_unserved
 from recipe.families.model_files import ModelFiles, read_model_files
 from recipe.families.template import ChatTemplate
+from recipe.memo import EncodeMemo
 from recipe.parser import OutputParser, PlainParser
 from recipe.prompt import Prompt, Sampling
 from recipe.request import Request
@@ -33,13 +34,20 @@ class ChatMl:
         "_stop_token_ids",
         "_template",
         "context_tokens",
+        "memo",
         "served_name",
         "tokenizer",
     )
 
     def __init__(
-        self, files: ModelFiles, tokenizer: Tokenizer, served_name: str, context_tokens: int
+        self,
+        files: ModelFiles,
+        tokenizer: Tokenizer,
+        served_name: str,
+        context_tokens: int,
+        memo: EncodeMemo,
     ) -> None:
+        self.memo = memo
         self.served_name = served_name
         self.context_tokens = context_tokens
         self.tokenizer = tokenizer
@@ -49,19 +57,21 @@ class ChatMl:
                 raise ModelUnreadable("there is no chat template, and the vocabulary has no <|im_start|>")
             source = CHATML
         names = {role: files.special_name(role) or "" for role in ("bos_token", "eos_token")}
-        self._template = ChatTemplate(source, tokenizer, names)
+        self._template = ChatTemplate(source, tokenizer, names, memo)
         ends = [tokenizer.special(name) for name in _TURN_ENDS if name in tokenizer.added.ids]
         self._stop_token_ids = tuple(sorted({*files.eos_token_ids(tokenizer), *ends}))
         self._sampling_defaults = files.sampling_defaults()
 
     @classmethod
-    def from_model_dir(cls, model_dir: Path, served_name: str, context_tokens: int | None) -> Self:
+    def from_model_dir(
+        cls, model_dir: Path, served_name: str, context_tokens: int | None, memo: EncodeMemo
+    ) -> Self:
         """Read a model directory; ModelUnreadable when it cannot be served."""
         files = read_model_files(model_dir)
         tokenizer = Tokenizer.from_model_dir(model_dir)
-        return cls(files, tokenizer, served_name, context_tokens or files.context_tokens)
+        return cls(files, tokenizer, served_name, context_tokens or files.context_tokens, memo)
 
-    def render(self, request: Request) -> Prompt:
+    def render(self, request: Request, scope: str = "") -> Prompt:
         """See `recipe.registry.Recipe`."""
         refuse_unserved(request)
         messages = []
@@ -69,9 +79,9 @@ class ChatMl:
             if message.role not in _ROLES:
                 raise ParameterInvalid("messages", f"This model knows no role '{message.role}'")
             messages.append({"role": str(message.role), "content": str(message.content)})
-        text = sum(self.tokenizer.tokens_at_least(message["content"]) for message in messages)
-        refuse_overlong(text, self.context_tokens)
-        token_ids = self._template.encode(messages)
+        contents = [message["content"] for message in messages]
+        refuse_hopeless(contents, self.tokenizer, self.context_tokens)
+        token_ids = self._template.encode(messages, scope)
         refuse_overlong(len(token_ids), self.context_tokens)
         return Prompt(
             token_ids=tuple(token_ids),
