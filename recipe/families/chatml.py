@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Final, Self
 
 from recipe.errors import ModelUnreadable, ParameterInvalid
-from recipe.families.limits import completion_tokens, refuse_overlong, refuse_unserved
+from recipe.families.limits import completion_tokens, refuse_hopeless, refuse_overlong, refuse_unserved
 from recipe.families.model_files import ModelFiles, read_model_files
 from recipe.families.raw import encode_raw
 from recipe.families.template import ChatTemplate
+from recipe.memo import EncodeMemo
 from recipe.parser import OutputParser, PlainParser
 from recipe.prompt import Prompt, Sampling
 from recipe.request import Request
@@ -36,13 +37,20 @@ class ChatMl:
         "_stop_token_ids",
         "_template",
         "context_tokens",
+        "memo",
         "served_name",
         "tokenizer",
     )
 
     def __init__(
-        self, files: ModelFiles, tokenizer: Tokenizer, served_name: str, context_tokens: int
+        self,
+        files: ModelFiles,
+        tokenizer: Tokenizer,
+        served_name: str,
+        context_tokens: int,
+        memo: EncodeMemo,
     ) -> None:
+        self.memo = memo
         self.served_name = served_name
         self.context_tokens = context_tokens
         self.tokenizer = tokenizer
@@ -52,23 +60,25 @@ class ChatMl:
                 raise ModelUnreadable("there is no chat template, and the vocabulary has no <|im_start|>")
             source = CHATML
         names = {role: files.special_name(role) or "" for role in ("bos_token", "eos_token")}
-        self._template = ChatTemplate(source, tokenizer, names)
+        self._template = ChatTemplate(source, tokenizer, names, memo)
         ends = [tokenizer.special(name) for name in _TURN_ENDS if name in tokenizer.added.ids]
         self._stop_token_ids = tuple(sorted({*files.eos_token_ids(tokenizer), *ends}))
         self._opening = files.opening(tokenizer)
         self._sampling_defaults = files.sampling_defaults()
 
     @classmethod
-    def from_model_dir(cls, model_dir: Path, served_name: str, context_tokens: int | None) -> Self:
+    def from_model_dir(
+        cls, model_dir: Path, served_name: str, context_tokens: int | None, memo: EncodeMemo
+    ) -> Self:
         """Read a model directory; ModelUnreadable when it cannot be served."""
         files = read_model_files(model_dir)
         tokenizer = Tokenizer.from_model_dir(model_dir)
-        return cls(files, tokenizer, served_name, context_tokens or files.context_tokens)
+        return cls(files, tokenizer, served_name, context_tokens or files.context_tokens, memo)
 
-    def render(self, request: Request) -> Prompt:
+    def render(self, request: Request, scope: str = "") -> Prompt:
         """See `recipe.registry.Recipe`."""
         raw = request.text is not None
-        token_ids = self._text(request) if raw else self._conversation(request)
+        token_ids = self._text(request) if raw else self._conversation(request, scope)
         refuse_overlong(len(token_ids), self.context_tokens)
         return Prompt(
             token_ids=token_ids,
@@ -84,16 +94,16 @@ class ChatMl:
     def _text(self, request: Request) -> tuple[int, ...]:
         return encode_raw(request, self.tokenizer, self._opening, self.context_tokens)
 
-    def _conversation(self, request: Request) -> tuple[int, ...]:
+    def _conversation(self, request: Request, scope: str) -> tuple[int, ...]:
         refuse_unserved(request)
         messages = []
         for message in request.conversation.messages:
             if message.role not in _ROLES:
                 raise ParameterInvalid("messages", f"This model knows no role '{message.role}'")
             messages.append({"role": str(message.role), "content": str(message.content)})
-        text = sum(self.tokenizer.tokens_at_least(message["content"]) for message in messages)
-        refuse_overlong(text, self.context_tokens)
-        return tuple(self._template.encode(messages))
+        contents = [message["content"] for message in messages]
+        refuse_hopeless(contents, self.tokenizer, self.context_tokens)
+        return tuple(self._template.encode(messages, scope))
 
     def max_tokens(self, request: Request, prompt: Prompt) -> int:
         """See `recipe.registry.Recipe`."""

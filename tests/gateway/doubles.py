@@ -13,6 +13,7 @@ from engine.proof.coverage import Attempt
 from recipe.errors import PromptTooLong
 from recipe.events import Event, Finish, FinishReason, Text, Thinking, ToolArguments, ToolCall
 from recipe.families.limits import completion_tokens
+from recipe.memo import EncodeMemo
 from recipe.parser import StopStrings
 from recipe.prompt import Prompt
 from recipe.request import Request
@@ -207,11 +208,15 @@ class CharacterRecipe:
     context_tokens = CONTEXT_TOKENS
     tokenizer: Any = None
 
-    def render(self, request: Request) -> Prompt:
-        messages = request.conversation.messages
-        token_ids = tuple(ord(c) for message in messages for c in f"{message.role}:{message.content}\n")
+    def __init__(self) -> None:
+        self.memo = EncodeMemo()
+
+    def render(self, request: Request, scope: str = "") -> Prompt:
+        lines = [f"{message.role}:{message.content}\n" for message in request.conversation.messages]
         if request.text is not None:
-            token_ids = tuple(map(ord, request.text))
+            lines = [request.text]
+        encoded = self.memo.ids(scope, lines, lambda place: [ord(character) for character in lines[place]])
+        token_ids = tuple(token_id for line in encoded for token_id in line)
         if len(token_ids) >= self.context_tokens:
             raise PromptTooLong(self.context_tokens, len(token_ids))
         return Prompt(
