@@ -25,6 +25,9 @@ class Request:
             naming the parameter, when deepseek-recipe refuses it.
         max_tokens: at least 1; None when the body does not say.
         max_tokens_param: what the surface calls it.
+        forced_tool: where the conversation's tool choice is ``required``, the one tool that must be called;
+            None leaves the model the choice among them.
+        parallel_calls: the answer may hold more than one tool call.
         stop: no empty strings.
         stream: the answer is to come as events.
         user_id: DeepSeek's end-user id, which splits the tenant's cache; empty when absent.
@@ -39,6 +42,8 @@ class Request:
     sampling: Sampling
     max_tokens: int | None = None
     max_tokens_param: str = "max_tokens"
+    forced_tool: str | None = None
+    parallel_calls: bool = True
     stop: tuple[str, ...] = ()
     stream: bool = False
     user_id: str = ""
