@@ -8,15 +8,16 @@ from typing import Any, Final, Self
 import msgspec
 from deepseek_recipe import ConversionOptions
 
+from recipe import constraint
 from recipe.conversation import Conversation, Message, offers_tools
-from recipe.errors import ModelUnreadable, ParameterInvalid, ParameterUnsupported
+from recipe.errors import ModelUnreadable, ParameterInvalid
 from recipe.families.limits import calls_of, completion_tokens, refuse_overlong, refuse_unserved
 from recipe.families.model_files import ModelFiles, read_model_files
 from recipe.families.template import ChatTemplate, Page, Written
 from recipe.marks import THINK, THINK_END, Marks
 from recipe.markup import MarkupParser
 from recipe.parser import OutputParser, PlainParser
-from recipe.prompt import Prompt, Sampling
+from recipe.prompt import Constraint, Prompt, Sampling
 from recipe.request import Request
 from recipe.tokenizer import Tokenizer
 
@@ -85,9 +86,6 @@ class ChatMl:
         if self._may_think:
             # Earlier reasoning is left out of a conversation that does not think.
             conversation = request.convert(_THINKS).conversation
-        if conversation.tool_choice == "required":
-            message = "This model cannot be made to call a tool: 'tool_choice' must be 'auto' or 'none'"
-            raise ParameterUnsupported("tool_choice", message)
         page = self._page(request, conversation)
         texts = [message["content"] for message in page.messages]
         refuse_overlong(sum(map(self.tokenizer.tokens_at_least, texts)), self.context_tokens)
@@ -106,9 +104,25 @@ class ChatMl:
             sampling=self._sampling(request),
             ignored_params=tuple(sorted({*request.ignored_params, *(request.sent & without_effect)})),
             max_tokens_default=_MAX_TOKENS_DEFAULT,
+            constraint=self._constraint(request, starts_thinking=starts_thinking),
             calls=calls_of(request),
             continues=conversation.messages[-1].prefix,
         )
+
+    def _constraint(self, request: Request, *, starts_thinking: bool) -> Constraint | None:
+        """What the engine must enforce, behind the reasoning where there is one."""
+        conversation = request.conversation
+        # One that can be turned off is on unless it was turned off.
+        turned_off = bool(request.sent & _THINKING) and not conversation.thinking_mode
+        thinks = starts_thinking or ("enable_thinking" in self._template.wants and not turned_off)
+        after = THINK_END if self._may_think and thinks else None
+        single = not request.parallel_calls
+        if conversation.tool_choice == "required":
+            tools = conversation.tools
+            return constraint.forced_call(tools, name=request.forced_tool, single=single, after=after)
+        if offers_tools(conversation) and any(tool.strict for tool in conversation.tools):
+            return constraint.offered_call(conversation.tools, single=single, after=after)
+        return constraint.of_response_format(conversation, after=after)
 
     def _opens_thinking(self, token_ids: list[int]) -> bool:
         """Whether a prompt ends where the model is to think."""
@@ -172,7 +186,9 @@ class ChatMl:
         """See `recipe.registry.Recipe`."""
         if prompt.calls == "none" and not self._may_think:
             return PlainParser(self.tokenizer, prompt.stop_token_ids, prompt.stop)
-        return MarkupParser(self.tokenizer, self._marks, prompt, may_think=self._may_think)
+        # A grammar knows characters, not tokens: what it makes a model write is a mark however spelled.
+        marks = self._marks if prompt.constraint is None else Marks()
+        return MarkupParser(self.tokenizer, marks, prompt, may_think=self._may_think)
 
     def _sampling(self, request: Request) -> Sampling:
         """What the request says; where it says nothing, what the model's makers do."""

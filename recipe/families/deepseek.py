@@ -8,13 +8,15 @@ from typing import Any, Final, Self
 import deepseek_recipe
 import msgspec
 
+from recipe import constraint
+from recipe.conversation import Conversation
 from recipe.detokenizer import Detokenizer
 from recipe.errors import ModelUnreadable
 from recipe.events import Event, Finish, FinishReason, Text, Thinking, ToolArguments, ToolCall
 from recipe.families.limits import calls_of, completion_tokens, refuse_overlong, refuse_unserved
 from recipe.families.model_files import ModelFiles, read_model_files
 from recipe.parser import OutputParser
-from recipe.prompt import Prompt, Sampling
+from recipe.prompt import Constraint, Prompt, Sampling
 from recipe.protocols.bridge import MODEL
 from recipe.request import Request
 from recipe.tokenizer import Tokenizer
@@ -85,16 +87,20 @@ class DeepSeek:
         if request.conversation.thinking_mode and not conversation.thinking_mode:
             # The prompt opens the call that is forced, and reasoning would come before it.
             ignored |= request.sent & _THINKING
+        if any(tool.strict for tool in conversation.tools):
+            ignored.add("strict")  # no grammar for calls in DSML
         reading = converted.parsing_options
         stage = reading.thinking_initial_stage
+        starts_thinking = stage is not None and stage.starts_in_reasoning()
         return Prompt(
             token_ids=token_ids,
             stop_token_ids=self._stop_token_ids,
             stop=request.stop,
-            starts_thinking=stage is not None and stage.starts_in_reasoning(),
+            starts_thinking=starts_thinking,
             sampling=sampling,
             ignored_params=tuple(sorted({*request.ignored_params, *ignored})),
             max_tokens_default=converted.resolve_max_tokens(len(token_ids), self.context_tokens),
+            constraint=self._constraint(conversation, starts_thinking=starts_thinking),
             calls=calls_of(request),
             opens_calls=reading.starts_in_tool_calls,
             continues=conversation.messages[-1].prefix,
@@ -107,6 +113,12 @@ class DeepSeek:
     def parser(self, prompt: Prompt) -> OutputParser:
         """See `recipe.registry.Recipe`."""
         return DeepSeekParser(self.tokenizer, prompt)
+
+    def _constraint(self, conversation: Conversation, *, starts_thinking: bool) -> Constraint | None:
+        """What the engine must enforce; a forced call needs none, as the prompt opens it."""
+        if conversation.tool_choice == "required":
+            return None
+        return constraint.of_response_format(conversation, after=_THINKING_END if starts_thinking else None)
 
     def _sampling(self, asked: Sampling, *, thinks: bool) -> Sampling:
         """What the models are made for: temperature 1 while thinking, V4.1 with the whole distribution."""

@@ -17,13 +17,15 @@ def refuse_unserved(request: Request) -> None:
     """Refuse what no family serves, and more tools than are read.
 
     Raises:
-        ParameterUnsupported: images, constrained answers. Leaving them out would answer another question.
+        ParameterUnsupported: images; a response format where the model may call tools, or goes on with a
+            message, as it would be enforced on every token. Leaving them out would answer another question.
         ParameterInvalid: there are too many tools, or one is too large.
     """
     conversation = request.conversation
-    if conversation.response_format != "text":
-        message = "This model is served without constrained output: 'response_format' must be of type 'text'"
-        raise ParameterUnsupported("response_format", message)
+    free = offers_tools(conversation) and conversation.tool_choice != "required"
+    if conversation.response_format != "text" and (free or conversation.messages[-1].prefix):
+        beside = "'tools' that may be called" if free else "a 'prefix'"
+        raise ParameterUnsupported("response_format", f"'response_format' is not served beside {beside}")
     if any(message.image_sources for message in conversation.messages):
         raise ParameterUnsupported("messages", "This model reads no images")
     if len(conversation.tools) > TOOLS_MAX:

@@ -174,16 +174,22 @@ def test_max_tokens_is_what_was_asked_or_what_there_is_room_for(smol: Recipe, mo
     assert long.value.prompt_tokens == len(prompt.token_ids)
 
 
-TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "f", "parameters": {"type": "object", "properties": {}}},
+}
 IMAGE = [{"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}]
+JSON_MODE = {"type": "json_object"}
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": TOOL["function"]["parameters"]}}
+BEGUN = {"role": "assistant", "content": "{", "prefix": True}
 JSON_WANTED: list[dict[str, Any]] = [{"role": "user", "content": "json, please"}]
 
 
 @pytest.mark.parametrize(
     ("param", "chat"),
     [
-        ("tool_choice", asked("hi", tools=[TOOL], tool_choice="required")),
-        ("response_format", request(JSON_WANTED, response_format={"type": "json_object"})),
+        ("response_format", request(JSON_WANTED, response_format=JSON_MODE, tools=[TOOL])),
+        ("response_format", request([*JSON_WANTED, BEGUN], response_format=SCHEMA)),
         ("messages", request([{"role": "user", "content": IMAGE}])),
     ],
 )

@@ -241,6 +241,52 @@ def test_one_call_is_all_there_is_where_parallel_calls_are_not_wanted(smol: Reci
     assert parser.finish("stop") == [Finish("tool_calls")]
 
 
+def kind(recipe: Recipe, **parameters: Any) -> tuple[str, bool]:
+    """Which format the engine must enforce, and whether behind the reasoning."""
+    constraint = recipe.render(request([USER], **parameters)).constraint
+    assert constraint is not None
+    form = json.loads(constraint.text)["format"]
+    after = form["type"] == "sequence"
+    return (form["elements"][-1] if after else form)["type"], after
+
+
+def test_a_forced_call_is_the_engines_to_enforce_behind_the_reasoning_where_there_is_one(
+    smol: Recipe, qwen: Recipe
+) -> None:
+    named = {"type": "function", "function": {"name": "get_weather"}}
+    for choice in ("required", named):
+        forced = {"tools": [tool()], "tool_choice": choice}
+        assert kind(smol, **forced) == ("tags_with_separator", False)
+        assert kind(qwen, **forced) == ("tags_with_separator", True)
+        assert kind(qwen, **forced, reasoning_effort="high") == ("tags_with_separator", True)
+        assert kind(qwen, **forced, enable_thinking=False) == ("tags_with_separator", False)
+        closed = rendered(qwen, request([USER], **forced, enable_thinking=False))
+        assert closed.endswith("<think>\n\n</think>\n\n")
+    assert smol.render(request([USER], tools=[tool()])).constraint is None
+
+
+def test_strict_tools_and_response_formats_are_the_engines_to_enforce(smol: Recipe) -> None:
+    strict = tool(city={"type": "string"})
+    strict["function"]["strict"] = True
+    assert kind(smol, tools=[strict]) == ("triggered_tags", False)
+    schema = {"name": "x", "schema": {"type": "object", "properties": {"a": {"type": "string"}}}}
+    assert kind(smol, response_format={"type": "json_schema", "json_schema": schema}) == (
+        "json_schema",
+        False,
+    )
+
+
+def test_a_forced_call_is_read_however_its_marks_are_spelled(qwen: Recipe) -> None:
+    parser = qwen.parser(
+        qwen.render(request([USER], tools=[tool()], tool_choice="required", enable_thinking=False))
+    )
+    token_ids = qwen.tokenizer.encode_plain(
+        '<tool_call>\n{"name": "get_weather", "arguments": {}}\n</tool_call>'
+    )
+    events = [*parser.push(token_ids), *parser.finish("stop")]
+    assert (events[0], events[-1]) == (ToolCall(0, "get_weather"), Finish("tool_calls"))
+
+
 def test_thinking_is_as_the_model_was_made_unless_the_body_says_so(qwen: Recipe) -> None:
     closed = "<|im_start|>assistant\n<think>\n\n</think>\n\n"
     assert rendered(qwen, request([USER])).endswith("<|im_start|>assistant\n")

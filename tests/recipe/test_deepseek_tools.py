@@ -136,6 +136,21 @@ def test_thinking_that_a_forced_call_leaves_no_room_for_is_reported(flash: Recip
     assert flash.render(chat).ignored_params == ("reasoning_effort",)
 
 
+def test_a_response_format_is_the_engines_to_enforce_behind_the_reasoning(flash: Recipe) -> None:
+    wanted = {"role": "user", "content": "json, please"}
+    for parameters, form in (({}, "sequence"), (OFF, "json_schema")):
+        constraint = flash.render(
+            request(wanted, response_format={"type": "json_object"}, **parameters)
+        ).constraint
+        assert constraint is not None
+        assert json.loads(constraint.text)["format"]["type"] == form
+
+
+def test_strict_tools_are_told_to_be_held_to_their_schema_by_the_model_alone(flash: Recipe) -> None:
+    strict = {"type": "function", "function": {**TOOL["function"], "strict": True}}
+    assert flash.render(request(tools=[strict], **OFF)).ignored_params == ("strict",)
+
+
 def test_calls_results_and_reasoning_of_earlier_turns_are_rendered(flash: Recipe) -> None:
     call = {
         "id": "a",
