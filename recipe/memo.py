@@ -69,9 +69,11 @@ class EncodeMemo:
         for place, token_ids in enumerate(known):
             if token_ids is None:
                 encoded = encode(place)
-                token_ids = tuple(map(share, encoded, encoded))  # noqa: PLW2901
-                self._keep(keys[place], token_ids)
-            made.append(token_ids)
+                kept = tuple(map(share, encoded, encoded))
+                self._keep(keys[place], kept)
+                made.append(kept)
+            else:
+                made.append(token_ids)
         return made
 
     def _find(self, keys: Sequence[_Key]) -> list[tuple[int, ...] | None]:

@@ -44,11 +44,12 @@ class Request:
             naming the parameter, when deepseek-recipe refuses it.
         max_tokens: at least 1; None when the body does not say.
         max_tokens_param: what the surface calls it.
+        forced_tool: where the conversation's tool choice is ``required``, the one tool that must be called;
+            None leaves the model the choice among them.
+        parallel_calls: the answer may hold more than one tool call.
         stop: no empty strings.
         stream: the answer is to come as events.
         user_id: DeepSeek's end-user id, which splits the tenant's cache; empty when absent.
-        forced_tool: the tool that has to be called; None leaves the choice to ``conversation.tool_choice``.
-        parallel_calls: the answer may hold more than one call.
         service_tier: how it is to be served, ``auto`` being ``default``; None when the body does not say.
         sent: names of the parameters that the body sets to anything but null.
         ignored_params: those without effect on any model of this house.
@@ -62,11 +63,11 @@ class Request:
     suffix: str | None = None
     max_tokens: int | None = None
     max_tokens_param: str = "max_tokens"
+    forced_tool: str | None = None
+    parallel_calls: bool = True
     stop: tuple[str, ...] = ()
     stream: bool = False
     user_id: str = ""
-    forced_tool: str | None = None
-    parallel_calls: bool = True
     service_tier: ServiceTier | None = None
     sent: frozenset[str] = frozenset()
     ignored_params: tuple[str, ...] = ()

@@ -14,7 +14,7 @@ from gateway.routes import inference
 from gateway.surface import Asked
 from gateway.writer import StreamWriter, WholeWriter, Writer
 from recipe.protocols import completions
-from recipe.protocols.chat import AnswerHead
+from recipe.protocols.chat_answer import AnswerHead
 from recipe.protocols.completions import CompletionRequest, CompletionStream
 
 

@@ -10,7 +10,7 @@ from deepseek_recipe import Conversation, ConversationRequest, ConversionOptions
 from recipe.errors import ParameterInvalid, ParameterUnsupported
 from recipe.events import Event, Finish, Text
 from recipe.protocols import chat, parameters
-from recipe.protocols.chat import AnswerHead
+from recipe.protocols.chat_answer import AnswerHead
 from recipe.request import Request
 from recipe.usage import Usage, chat_usage
 
