@@ -74,6 +74,7 @@ async def test_a_stream_is_named_events_with_the_prompts_usage_first_and_the_bil
     assert all(len(frame) == 2 for frame in frames)
     chunks = [json.loads(line.removeprefix("data: ")) for _, line in frames]
     assert [name for name, _ in frames] == [f"event: {chunk['type']}" for chunk in chunks]
+    chunks = [chunk for chunk in chunks if chunk["type"] != "ping"]
     usages = [chunk["usage"] for chunk in chunks if "usage" in chunk]
     started = chunks[0]["message"]["usage"]
     assert (started["input_tokens"], started["cache_read_input_tokens"]) == (PROMPT - 4, 4)
