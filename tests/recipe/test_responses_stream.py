@@ -64,6 +64,10 @@ def test_every_event_is_of_openais_types_and_they_are_numbered_without_a_gap(eve
     assert [chunk["sequence_number"] for chunk in chunks] == list(range(len(chunks)))
 
 
+def test_a_response_that_begins_has_no_output_yet() -> None:
+    assert [chunk["response"]["output"] for chunk in stream(THOUGHT)[:2]] == [[], []]
+
+
 def test_an_answer_in_text_has_openais_sequence() -> None:
     assert kinds(stream(PLAIN)) == [
         "created",
