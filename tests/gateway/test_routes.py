@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from litestar.routes import HTTPRoute
 
@@ -14,6 +15,18 @@ from tests.gateway.conftest import CREDIT, EPOCH, ROW, House
 from tests.gateway.doubles import END, MODEL, Play, says
 
 Route = tuple[str, str, bool]  # method, path, whether a stream is asked for
+
+# What each route of inference is asked with, by how its path ends; the first that fits.
+ASKED: dict[str, dict[str, Any]] = {
+    "/chat/completions": {"messages": [{"role": "user", "content": "Hi"}]},
+    "/completions": {"prompt": "Hi"},
+    "/responses": {"input": "Hi"},
+    "/responses/input_tokens": {"input": "Hi"},
+}
+ANSWERING = {
+    *("/v1/chat/completions", "/chat/completions", "/v1/responses", "/responses"),
+    *("/v1/completions", "/completions", "/beta/completions"),
+}
 
 OPEN = {"/", "/livez", "/readyz", "/metrics", "/openapi.json"}
 
@@ -34,10 +47,10 @@ async def test_every_route_but_the_open_ones_asks_for_a_key(house: House) -> Non
 
 
 async def ask(house: House, route: Route, key: str) -> int:
-    """Status of a route for this key, asked with a body that any could take for a request of inference."""
+    """Status of a route for this key, asked with a body that it could take for a request of inference."""
     method, path, stream = route
-    body = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "prompt": "Hi", "input": "Hi"}
-    sent = None if method == "GET" else {**body, "stream": stream}
+    body = next((body for end, body in ASKED.items() if path.endswith(end)), {})
+    sent = None if method == "GET" else {"model": MODEL, **body, "stream": stream}
     headers = {"authorization": f"Bearer {key}"}
     async with house.session.request(method, house.url + path, json=sent, headers=headers) as answer:
         await answer.read()
@@ -53,7 +66,7 @@ async def test_every_route_that_reaches_the_engine_passes_admission(house: House
         await ask(house, route, house.key)
         if len(house.engine.generations) > before:
             reaching.add(route)
-    assert {path for _, path, _ in reaching} == {"/v1/chat/completions", "/chat/completions"}
+    assert {path for _, path, _ in reaching} == ANSWERING
     worked = len(house.engine.generations)
     await house.settled(worked)
     await house.spend(leaving=0)
@@ -69,7 +82,7 @@ async def test_each_route_is_for_one_kind_of_key(house: House) -> None:
     for method, path in routes(house):
         managing = path.startswith("/v1/organization")
         assert (await ask(house, (method, path, False), house.key) == 403) == managing, path
-        inferring = path.endswith("/chat/completions")
+        inferring = path.endswith(tuple(ASKED))
         assert (await ask(house, (method, path, False), issued.secret) == 403) == inferring, path
 
 
