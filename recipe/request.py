@@ -1,6 +1,6 @@
 """What any surface asks of a model: read, and checked against everything but that model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -28,6 +28,7 @@ class Request:
             naming the parameter, when deepseek-recipe refuses it.
         max_tokens: at least 1; None when the body does not say.
         max_tokens_param: what the surface calls it.
+        names: what it calls other parameters, by chat's names, which families refuse them by.
         stop: no empty strings.
         stream: the answer is to come as events.
         user_id: DeepSeek's end-user id, which splits the tenant's cache; empty when absent.
@@ -46,6 +47,7 @@ class Request:
     suffix: str | None = None
     max_tokens: int | None = None
     max_tokens_param: str = "max_tokens"
+    names: Mapping[str, str] = field(default_factory=dict)
     stop: tuple[str, ...] = ()
     stream: bool = False
     user_id: str = ""
