@@ -1,6 +1,6 @@
 """What any surface asks of a model: read, and checked against everything but that model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -44,6 +44,7 @@ class Request:
             naming the parameter, when deepseek-recipe refuses it.
         max_tokens: at least 1; None when the body does not say.
         max_tokens_param: what the surface calls it.
+        names: what it calls other parameters, by chat's names, which families refuse them by.
         forced_tool: where the conversation's tool choice is ``required``, the one tool that must be called;
             None leaves the model the choice among them.
         parallel_calls: the answer may hold more than one tool call.
@@ -63,6 +64,7 @@ class Request:
     suffix: str | None = None
     max_tokens: int | None = None
     max_tokens_param: str = "max_tokens"
+    names: Mapping[str, str] = field(default_factory=dict)
     forced_tool: str | None = None
     parallel_calls: bool = True
     stop: tuple[str, ...] = ()

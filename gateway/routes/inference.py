@@ -22,6 +22,7 @@ from gateway.retries import Sent
 from gateway.settle import Terms
 from gateway.surface import Asked, R, Surface
 from recipe.conversation import has_tools
+from recipe.errors import ParameterInvalid, ParameterUnsupported, PromptTooLong
 
 NONCE_BYTES: Final = 32
 # Reading and encoding a body of this size takes long enough to be kept off the event loop.
@@ -124,8 +125,13 @@ def _understand(
     # Conversations with tools come back sooner and more often.
     by_looks: TrafficClass = "agent" if has_tools(request.conversation) else "chat"
     kept_as = traffic_class(grant, class_header, by_looks)
-    prompt = served.recipe.render(request, f"{grant.tenant_id}/{request.user_id}")
-    longest = max_tokens(grant, request, served.recipe.max_tokens(request, prompt))
+    try:
+        prompt = served.recipe.render(request, f"{grant.tenant_id}/{request.user_id}")
+        fitting = served.recipe.max_tokens(request, prompt)
+    except (ParameterInvalid, ParameterUnsupported, PromptTooLong) as error:
+        error.param = request.names.get(error.param, error.param)
+        raise
+    longest = max_tokens(grant, request, fitting)
     return Asked(request, served, prompt, longest, kept_as)
 
 

@@ -63,6 +63,7 @@ def read(body: bytes) -> CompletionRequest:
         suffix=_suffix(document),
         sampling=chat.sampling(document),
         max_tokens=parameters.integer(document, "max_tokens", 1, parameters.MAX_TOKENS_BOUND),
+        names={"messages": "prompt"},
         stop=parameters.stops(document, "stop"),
         stream=stream,
         include_usage=chat.include_usage(document, stream=stream),

@@ -29,6 +29,12 @@ TOP_LOGPROBS_MAX: Final = 20
 _ENCRYPTED: Final = "reasoning.encrypted_content"
 _LOGPROBS: Final = "message.output_text.logprobs"
 
+_NAMES: Final = {
+    "messages": "input",
+    "response_format": "text.format",
+    "reasoning_effort": "reasoning.effort",
+}
+
 # What is kept here between requests is nothing: whoever refers to it would be answered without it.
 _STATEFUL: Final = ("previous_response_id", "conversation", "prompt")
 # Other surfaces' words for what is served, which would be without effect here.
@@ -102,6 +108,7 @@ def read(body: bytes) -> ResponsesRequest:
         sampling=sampling,
         max_tokens=max_tokens,
         max_tokens_param="max_output_tokens",
+        names=_NAMES,
         stream=parameters.flag(document, "stream"),
         user_id=parameters.text(document, "user_id", parameters.USER_ID_CHARS_MAX) or "",
         forced_tool=spelled.forced_tool,

@@ -109,6 +109,8 @@ def bridged(body: parameters.Body) -> Bridged:
     forced = choice.get("name") if isinstance(choice, dict) else None
     converted = dict(wire)
     if choice == "required" or isinstance(choice, dict):
+        if not wire.get("tools"):
+            raise ParameterInvalid("tool_choice", "'tool_choice' asks for a tool, and 'tools' has none")
         converted["reasoning"] = _WITHOUT_THOUGHT
     return Bridged(converted, wire, frozenset(dropped), forced if isinstance(forced, str) else None)
 

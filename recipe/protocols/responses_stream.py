@@ -126,7 +126,7 @@ class ResponsesStream:
     def opening(self, _: Usage | None = None) -> list[Chunk]:
         """What comes before all text: the response, in progress."""
         self._opened = True
-        response = self._response("in_progress")
+        response = self._response("in_progress", output=[])
         kinds = ("response.created", "response.in_progress")
         return [
             {"type": kind, "response": response, "sequence_number": number}
@@ -259,7 +259,7 @@ class ResponsesStream:
             "created_at": head.created_at,
             "status": status,
             "model": head.model,
-            "output": list(self._output),
+            "output": self._output,
             "error": None,
             "incomplete_details": None,
             "usage": None,

@@ -89,4 +89,7 @@ async def test_what_is_not_served_is_refused_before_anything_happens(
     with pytest.raises(openai.BadRequestError) as echoed:
         await client.completions.create(model=MODEL, prompt="a", echo=True)
     assert echoed.value.param == "echo"
+    with pytest.raises(openai.BadRequestError) as overlong:
+        await client.completions.create(model=MODEL, prompt="Hi" * 400)
+    assert (overlong.value.param, overlong.value.code) == ("prompt", "context_length_exceeded")
     assert await house.nothing_happened()

@@ -187,6 +187,9 @@ async def test_it_knows_what_kind_of_refusal_it_got(house: House, client: openai
     with pytest.raises(openai.UnprocessableEntityError) as invalid:
         await client.responses.create(model=MODEL, input="Hi", max_output_tokens=0)
     assert invalid.value.param == "max_output_tokens"
+    with pytest.raises(openai.BadRequestError) as overlong:
+        await client.responses.create(model=MODEL, input="Hi" * 400)
+    assert (overlong.value.param, overlong.value.code) == ("input", "context_length_exceeded")
     with pytest.raises(openai.AuthenticationError):
         await client.with_options(api_key=house.key[:-1]).responses.create(model=MODEL, input="Hi")
     await house.spend(leaving=0)

@@ -240,6 +240,8 @@ OUT_OF_RANGE: list[tuple[str, dict[str, Any]]] = [
     ("tools", {"tools": [TOOL, TOOL]}),
     ("tools[0].name", {"tools": [{**TOOL, "name": "a.b"}]}),
     ("tool_choice", {"tools": [TOOL], "tool_choice": {"type": "function", "name": "z"}}),
+    ("tool_choice", {"tool_choice": "required"}),
+    ("tool_choice", {"tools": [{"type": "web_search"}], "tool_choice": "required"}),
     ("text.format", {"text": {"format": {"type": "json_object"}}}),
     ("user_id", {"user_id": "u" * 513}),
 ]

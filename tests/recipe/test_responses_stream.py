@@ -5,6 +5,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
@@ -62,6 +64,10 @@ def test_every_event_is_of_openais_types_and_they_are_numbered_without_a_gap(eve
     for chunk in chunks:
         OFFICIAL.validate_json(msgspec.json.encode(chunk), strict=True)
     assert [chunk["sequence_number"] for chunk in chunks] == list(range(len(chunks)))
+
+
+def test_a_response_that_begins_has_no_output_yet() -> None:
+    assert [chunk["response"]["output"] for chunk in stream(THOUGHT)[:2]] == [[], []]
 
 
 def test_an_answer_in_text_has_openais_sequence() -> None:
@@ -182,6 +188,30 @@ def test_each_response_says_what_was_asked() -> None:
 @pytest.mark.parametrize("events", ANSWERS)
 def test_a_whole_answer_is_what_the_stream_ends_with(events: list[Event]) -> None:
     assert answer(HEAD, events, USAGE) == stream(events)[-1]["response"]
+
+
+PIECES = st.tuples(st.sampled_from([Text, Thinking, ToolCall]), st.text(min_size=1, max_size=3))
+
+
+@given(st.lists(PIECES, max_size=8), st.sampled_from(["stop", "length", "tool_calls"]))
+def test_whatever_an_answer_holds_its_items_and_deltas_say_it_all(pieces: list[Any], reason: Any) -> None:
+    events: list[Event] = []
+    for kind, text in pieces:
+        calls = sum(isinstance(event, ToolCall) for event in events)
+        events += [ToolCall(calls, "f"), ToolArguments(calls, text)] if kind is ToolCall else [kind(text)]
+    chunks = stream([*events, Finish(reason)])
+    for chunk in chunks:
+        OFFICIAL.validate_json(msgspec.json.encode(chunk), strict=True)
+    said = "".join(text for _, text in pieces)
+    assert "".join(chunk.get("delta", "") for chunk in chunks) == said
+    items = chunks[-1]["response"]["output"]
+    assert said == "".join(
+        item.get("arguments", "") + "".join(part["text"] for part in item.get("content", ()))
+        for item in items
+    )
+    done = [chunk["item"] for chunk in chunks if chunk["type"] == "response.output_item.done"]
+    assert done == items
+    assert len({item["id"] for item in items}) == len(items)
 
 
 @pytest.mark.parametrize("head", [HEAD, ResponseHead.unknown()])
