@@ -10,9 +10,10 @@ from engine.api import Counts, GenerateRequest, GenerationCancelled, TokenChunk
 from engine.proof.attestation import PrefillAttestation, commitment
 from engine.proof.coverage import Attempt
 from recipe.errors import PromptTooLong
-from recipe.events import Event, Finish, FinishReason, Text
-from recipe.families.limits import completion_tokens
-from recipe.parser import StopStrings
+from recipe.events import Event, Finish, FinishReason
+from recipe.families.limits import calls_of, completion_tokens
+from recipe.marks import Marks
+from recipe.markup import MarkupReader
 from recipe.prompt import Prompt
 from recipe.request import Request
 from tests.attested import Signed
@@ -165,21 +166,23 @@ class ScriptedJournals:
 
 
 class CharacterParser:
-    def __init__(self, stop: Sequence[str]) -> None:
-        self._stops = StopStrings(stop)
+    """Reads calls where tools are offered."""
+
+    def __init__(self, prompt: Prompt) -> None:
+        self._reader = MarkupReader(Marks(), "text", prompt.calls, prompt.stop)
         self.reasoning_tokens = 0
 
     @property
     def stopped(self) -> bool:
-        return self._stops.matched
+        return self._reader.stopped
 
     def push(self, token_ids: Sequence[int]) -> list[Event]:
-        text = self._stops.push("".join(chr(token_id) for token_id in token_ids if token_id != END))
-        return [Text(text)] if text else []
+        return self._reader.feed("".join(chr(token_id) for token_id in token_ids if token_id != END))
 
     def finish(self, reason: FinishReason) -> list[Event]:
-        rest = self._stops.flush()
-        return [*([Text(rest)] if rest else []), Finish(reason)]
+        rest = [] if self._reader.stopped else self._reader.end(reason)
+        called = self._reader.call_count > 0 and reason == "stop"
+        return [*rest, Finish("tool_calls" if called else reason, self._reader.stops.matched)]
 
 
 class CharacterRecipe:
@@ -202,10 +205,11 @@ class CharacterRecipe:
             sampling=request.sampling,
             ignored_params=request.ignored_params,
             max_tokens_default=100,
+            calls=calls_of(request),
         )
 
     def max_tokens(self, request: Request, prompt: Prompt) -> int:
         return completion_tokens(request, prompt, self.context_tokens)
 
     def parser(self, prompt: Prompt) -> CharacterParser:
-        return CharacterParser(prompt.stop)
+        return CharacterParser(prompt)
