@@ -102,7 +102,7 @@ class ChatTemplate:
         where it is not the first itself. That role alone stands for the prompt's end.
         """
         role = messages[0]["role"]
-        segments = [(mark, role, message["role"], message["content"]) for message in messages]
+        segments = [(role, mark, message["role"], message["content"]) for message in messages]
         before = [{"role": role, "content": ""}]
 
         def encode(place: int) -> list[int]:
