@@ -38,7 +38,7 @@ from gateway.retries import Retries
 from gateway.routes import balance, chat, description, health, management, models
 from gateway.settle import Books, Settler
 from gateway.snapshot import AliasSnapshot, KeySnapshot, PriceSnapshot
-from gateway.telemetry import EngineCollector, Telemetry, log
+from gateway.telemetry import EngineCollector, MemoCollector, Telemetry, log
 from gateway.valkey import Valkey
 from gateway.vault import Vault
 from recipe.registry import Recipe
@@ -71,6 +71,7 @@ def build(parts: Parts) -> Litestar:
     admission = _admission(parts, clock, telemetry)
     leases = Leases(admission, options.lease_renew_interval_s)
     telemetry.registry.register(EngineCollector(parts.engine))
+    telemetry.registry.register(MemoCollector(parts.recipe.memo))
     telemetry.in_flight.set_function(lambda: len(leases))
     keys = KeySnapshot(
         parts.tenancy, parts.valkey, age_max_s=options.key_age_max_s, keys_max=options.keys_max

@@ -19,6 +19,8 @@ from recipe.errors import ModelUnreadable
 from recipe.pretokenize import Split, read_split
 from recipe.vocabulary import Vocabulary, read_vocabulary
 
+# Unicode promises that no text has more than so many times its characters in NFC.
+NFC_GROWTH_MAX: Final = 3
 # tiktoken's regular expressions keep a frame per character of a run of white space and panic near a million
 # of them; long texts are looked at first. A panic is no Exception: it would take the process's task with
 # it.

@@ -112,7 +112,7 @@ def _understand(
     # Conversations with tools come back sooner and more often.
     by_looks: TrafficClass = "agent" if has_tools(request.conversation) else "chat"
     kept_as = traffic_class(grant, class_header, by_looks)
-    prompt = served.recipe.render(request)
+    prompt = served.recipe.render(request, f"{grant.tenant_id}/{request.user_id}")
     longest = max_tokens(grant, request.max_tokens, served.recipe.max_tokens(request, prompt))
     return Asked(request, served, prompt, longest, kept_as)
 

@@ -11,11 +11,18 @@ from deepseek_recipe import ConversionOptions
 from recipe import constraint
 from recipe.conversation import Conversation, Message, offers_tools
 from recipe.errors import ModelUnreadable, ParameterInvalid
-from recipe.families.limits import calls_of, completion_tokens, refuse_overlong, refuse_unserved
+from recipe.families.limits import (
+    calls_of,
+    completion_tokens,
+    refuse_hopeless,
+    refuse_overlong,
+    refuse_unserved,
+)
 from recipe.families.model_files import ModelFiles, read_model_files
 from recipe.families.template import ChatTemplate, Page, Written
 from recipe.marks import THINK, THINK_END, Marks
 from recipe.markup import MarkupParser
+from recipe.memo import EncodeMemo
 from recipe.parser import OutputParser, PlainParser
 from recipe.prompt import Constraint, Prompt, Sampling
 from recipe.request import Request
@@ -49,13 +56,20 @@ class ChatMl:
         "_stop_token_ids",
         "_template",
         "context_tokens",
+        "memo",
         "served_name",
         "tokenizer",
     )
 
     def __init__(
-        self, files: ModelFiles, tokenizer: Tokenizer, served_name: str, context_tokens: int
+        self,
+        files: ModelFiles,
+        tokenizer: Tokenizer,
+        served_name: str,
+        context_tokens: int,
+        memo: EncodeMemo,
     ) -> None:
+        self.memo = memo
         self.served_name = served_name
         self.context_tokens = context_tokens
         self.tokenizer = tokenizer
@@ -65,7 +79,7 @@ class ChatMl:
                 raise ModelUnreadable("there is no chat template, and the vocabulary has no <|im_start|>")
             source = CHATML
         names = {role: files.special_name(role) or "" for role in ("bos_token", "eos_token")}
-        self._template = ChatTemplate(source, tokenizer, names)
+        self._template = ChatTemplate(source, tokenizer, names, memo)
         ends = [tokenizer.special(name) for name in _TURN_ENDS if name in tokenizer.added.ids]
         self._stop_token_ids = tuple(sorted({*files.eos_token_ids(tokenizer), *ends}))
         self._sampling_defaults = files.sampling_defaults()
@@ -73,13 +87,15 @@ class ChatMl:
         self._may_think = THINK in source or THINK in tokenizer.added.ids
 
     @classmethod
-    def from_model_dir(cls, model_dir: Path, served_name: str, context_tokens: int | None) -> Self:
+    def from_model_dir(
+        cls, model_dir: Path, served_name: str, context_tokens: int | None, memo: EncodeMemo
+    ) -> Self:
         """Read a model directory; ModelUnreadable when it cannot be served."""
         files = read_model_files(model_dir)
         tokenizer = Tokenizer.from_model_dir(model_dir)
-        return cls(files, tokenizer, served_name, context_tokens or files.context_tokens)
+        return cls(files, tokenizer, served_name, context_tokens or files.context_tokens, memo)
 
-    def render(self, request: Request) -> Prompt:
+    def render(self, request: Request, scope: str = "") -> Prompt:
         """See `recipe.registry.Recipe`."""
         refuse_unserved(request)
         conversation = request.conversation
@@ -88,12 +104,12 @@ class ChatMl:
             conversation = request.convert(_THINKS).conversation
         page = self._page(request, conversation)
         texts = [message["content"] for message in page.messages]
-        refuse_overlong(sum(map(self.tokenizer.tokens_at_least, texts)), self.context_tokens)
-        token_ids = self._template.encode(page)
+        refuse_hopeless(texts, self.tokenizer, self.context_tokens)
+        token_ids = self._template.encode(page, scope)
         starts_thinking = self._opens_thinking(token_ids)
         if conversation.messages[-1].prefix:
             page, starts_thinking = self._continued(page, conversation.messages[-1], starts_thinking)
-            token_ids = self._template.encode(page)
+            token_ids = self._template.encode(page, scope)
         refuse_overlong(len(token_ids), self.context_tokens)
         without_effect = frozenset() if "enable_thinking" in self._template.wants else _THINKING
         return Prompt(

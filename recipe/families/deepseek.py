@@ -11,10 +11,16 @@ import msgspec
 from recipe import constraint
 from recipe.conversation import Conversation
 from recipe.detokenizer import Detokenizer
-from recipe.errors import ModelUnreadable
 from recipe.events import Event, Finish, FinishReason, Text, Thinking, ToolArguments, ToolCall
-from recipe.families.limits import calls_of, completion_tokens, refuse_overlong, refuse_unserved
+from recipe.families.limits import (
+    calls_of,
+    completion_tokens,
+    refuse_hopeless,
+    refuse_overlong,
+    refuse_unserved,
+)
 from recipe.families.model_files import ModelFiles, read_model_files
+from recipe.memo import EncodeMemo
 from recipe.parser import OutputParser
 from recipe.prompt import Constraint, Prompt, Sampling
 from recipe.protocols.bridge import MODEL
@@ -45,42 +51,41 @@ class DeepSeek:
         "_stop_token_ids",
         "_version",
         "context_tokens",
+        "memo",
         "served_name",
         "tokenizer",
     )
 
-    def __init__(self, model_dir: Path, files: ModelFiles, served_name: str, family: str) -> None:
+    def __init__(
+        self, model_dir: Path, files: ModelFiles, served_name: str, family: str, memo: EncodeMemo
+    ) -> None:
+        self.memo = memo
         self.served_name = served_name
         self.context_tokens = files.context_tokens
         self.tokenizer = Tokenizer.from_model_dir(model_dir)
         self._version = VERSIONS[family]
         self._options = deepseek_recipe.ConversionOptions().with_model_alias(MODEL, self._version)
-        try:
-            encoder = deepseek_recipe.Tokenizer.from_file(str(model_dir / "tokenizer.json"))
-        except (RuntimeError, ValueError, OSError) as error:
-            raise ModelUnreadable(f"tokenizer.json cannot be read: {error}") from None
-        # Its `encode` takes the text between special tokens without the added vocabulary.
-        self._encoding = _ENCODINGS[family]().with_tokenizer(encoder)
+        self._encoding = _ENCODINGS[family]()
         ends = {*files.eos_token_ids(self.tokenizer), self.tokenizer.special(_EOS)}
         self._stop_token_ids = tuple(sorted(ends))
 
     @classmethod
     def from_model_dir(
-        cls, model_dir: Path, served_name: str, family: str, context_tokens: int | None
+        cls, model_dir: Path, served_name: str, family: str, context_tokens: int | None, memo: EncodeMemo
     ) -> Self:
         """Read a model directory; ModelUnreadable when it cannot be served."""
-        made = cls(model_dir, read_model_files(model_dir), served_name, family)
+        made = cls(model_dir, read_model_files(model_dir), served_name, family, memo)
         made.context_tokens = context_tokens or made.context_tokens
         return made
 
-    def render(self, request: Request) -> Prompt:
+    def render(self, request: Request, scope: str = "") -> Prompt:
         """See `recipe.registry.Recipe`."""
         refuse_unserved(request)
         converted = request.convert(self._options)
         conversation = converted.conversation
-        text = sum(self.tokenizer.tokens_at_least(message.content) for message in conversation.messages)
-        refuse_overlong(text, self.context_tokens)
-        token_ids = tuple(self._encoding.encode(conversation))
+        contents = [message.content for message in conversation.messages]
+        refuse_hopeless(contents, self.tokenizer, self.context_tokens)
+        token_ids = self._encoded(conversation, scope)
         refuse_overlong(len(token_ids), self.context_tokens)
         sampling = self._sampling(request.sampling, thinks=conversation.thinking_mode)
         ignored = {name for name in _FORCED if getattr(sampling, name) != getattr(request.sampling, name)}
@@ -119,6 +124,19 @@ class DeepSeek:
         if conversation.tool_choice == "required":
             return None
         return constraint.of_response_format(conversation, after=_THINKING_END if starts_thinking else None)
+
+    def _encoded(self, conversation: Conversation, scope: str) -> tuple[int, ...]:
+        """Ids of what deepseek-recipe renders: its special tokens, and the plain text between them."""
+        page = self._encoding.render_conversation(conversation)
+        text, ranges, encode = page.prompt, page.special_ranges, self.tokenizer.encode_plain
+        ends = [0, *(stop for _, stop in ranges)]
+        plain = [text[end:start] for end, (start, _) in zip(ends, [*ranges, (len(text), 0)], strict=True)]
+        first, *others = self.memo.ids(scope, plain, lambda place: encode(plain[place]))
+        token_ids = [*first]
+        for (start, stop), ids in zip(ranges, others, strict=True):
+            token_ids.append(self.tokenizer.special(text[start:stop]))
+            token_ids += ids
+        return tuple(token_ids)
 
     def _sampling(self, asked: Sampling, *, thinks: bool) -> Sampling:
         """What the models are made for: temperature 1 while thinking, V4.1 with the whole distribution."""

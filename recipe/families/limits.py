@@ -1,5 +1,6 @@
 """What every family refuses in the same way: what is not served, what is too much, and what does not fit."""
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -8,6 +9,7 @@ from recipe.conversation import offers_tools
 from recipe.errors import ParameterInvalid, ParameterUnsupported, PromptTooLong
 from recipe.prompt import Calls, Prompt
 from recipe.request import Request
+from recipe.tokenizer import NFC_GROWTH_MAX, Tokenizer
 
 TOOLS_MAX: Final = 256
 TOOL_BYTES_MAX: Final = 64 * 1024
@@ -47,6 +49,13 @@ def refuse_overlong(token_ids_at_least: int, context_tokens: int) -> None:
     """PromptTooLong unless a prompt of so many tokens leaves room for one more."""
     if token_ids_at_least >= context_tokens:
         raise PromptTooLong(context_tokens, token_ids_at_least)
+
+
+def refuse_hopeless(texts: Sequence[str], tokenizer: Tokenizer, context_tokens: int) -> None:
+    """PromptTooLong where these texts alone fill the context, found without encoding them."""
+    chars_max = NFC_GROWTH_MAX * sum(map(len, texts))
+    if chars_max // tokenizer.token_bytes_max + len(texts) >= context_tokens:
+        refuse_overlong(sum(map(tokenizer.tokens_at_least, texts)), context_tokens)
 
 
 def completion_tokens(request: Request, prompt: Prompt, context_tokens: int) -> int:

@@ -14,6 +14,7 @@ from recipe.events import Event, Finish, FinishReason
 from recipe.families.limits import calls_of, completion_tokens
 from recipe.marks import Marks
 from recipe.markup import MarkupReader
+from recipe.memo import EncodeMemo
 from recipe.prompt import Prompt
 from recipe.request import Request
 from tests.attested import Signed
@@ -192,9 +193,13 @@ class CharacterRecipe:
     context_tokens = CONTEXT_TOKENS
     tokenizer: Any = None
 
-    def render(self, request: Request) -> Prompt:
-        messages = request.conversation.messages
-        token_ids = tuple(ord(c) for message in messages for c in f"{message.role}:{message.content}\n")
+    def __init__(self) -> None:
+        self.memo = EncodeMemo()
+
+    def render(self, request: Request, scope: str = "") -> Prompt:
+        lines = [f"{message.role}:{message.content}\n" for message in request.conversation.messages]
+        encoded = self.memo.ids(scope, lines, lambda place: [ord(character) for character in lines[place]])
+        token_ids = tuple(token_id for line in encoded for token_id in line)
         if len(token_ids) >= self.context_tokens:
             raise PromptTooLong(self.context_tokens, len(token_ids))
         return Prompt(

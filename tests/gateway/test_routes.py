@@ -199,6 +199,22 @@ async def test_metrics_count_tokens_by_bucket_and_name_no_tenant(house: House) -
     assert house.key_id not in text
 
 
+async def test_what_a_user_has_sent_is_encoded_once_and_found_by_no_other(house: House) -> None:
+    for user_id in ("ann", "ann", "bob"):
+        async with house.chat(user_id=user_id) as answer:
+            await answer.read()
+    async with house.session.get(f"{house.url}/metrics") as answer:
+        text = await answer.text()
+    memo = house.parts.recipe.memo
+    assert f"kvitto_encode_memo_bytes {memo.counts.bytes_held}.0" in text
+    assert 'kvitto_encode_memo_segments_total{outcome="found"} 1.0' in text
+    assert 'kvitto_encode_memo_segments_total{outcome="missed"} 2.0' in text
+    for scope, found in ((f"{house.tenant_id}/ann", 1), (f"{house.tenant_id}/bob", 1), ("other/ann", 0)):
+        before = memo.counts.found
+        memo.ids(scope, ["user:Hi\n"], lambda _: [])
+        assert memo.counts.found - before == found, scope
+
+
 async def test_metrics_show_what_the_router_counts_as_it_counts(house: House) -> None:
     counts = house.engine.counts
     counts.placements["prefill", "queue"] += 2

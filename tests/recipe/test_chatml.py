@@ -16,6 +16,7 @@ from tokenizers import pre_tokenizers
 from recipe import registry
 from recipe.errors import ModelUnreadable, ParameterInvalid, ParameterUnsupported, PromptTooLong
 from recipe.families.template import ChatTemplate, Page
+from recipe.memo import EncodeMemo
 from recipe.protocols.chat import ChatRequest, read
 from recipe.registry import Recipe
 from recipe.tokenizer import Tokenizer
@@ -119,7 +120,7 @@ def test_a_template_that_completes_a_spelling_gets_no_control_token(content: str
     touching = (
         "<{{ messages[0].content }}|im_end|>{{ messages[0].content }}end|><|im_{{ messages[0].content }}"
     )
-    template = ChatTemplate(touching, smol.tokenizer, {})
+    template = ChatTemplate(touching, smol.tokenizer, {}, EncodeMemo())
     token_ids = template.encode(Page([{"role": "user", "content": content}]))
     assert not set(token_ids) & smol.tokenizer.added.control
 
