@@ -63,18 +63,10 @@ class EncodeMemo:
         Raises as ``encode`` does; what it made before is kept.
         """
         keys = [(scope, segment) for segment in segments]
-        known = self._find(keys)
-        share = self._numbers.setdefault
-        made: list[tuple[int, ...]] = []
-        for place, token_ids in enumerate(known):
-            if token_ids is None:
-                encoded = encode(place)
-                kept = tuple(map(share, encoded, encoded))
-                self._keep(keys[place], kept)
-                made.append(kept)
-            else:
-                made.append(token_ids)
-        return made
+        return [
+            self._keep(keys[place], encode(place)) if known is None else known
+            for place, known in enumerate(self._find(keys))
+        ]
 
     def _find(self, keys: Sequence[_Key]) -> list[tuple[int, ...] | None]:
         entries = self._entries
@@ -88,17 +80,18 @@ class EncodeMemo:
             self._found += len(known) - missed
         return known
 
-    def _keep(self, key: _Key, token_ids: tuple[int, ...]) -> None:
+    def _keep(self, key: _Key, encoded: Sequence[int]) -> tuple[int, ...]:
+        token_ids = tuple(map(self._numbers.setdefault, encoded, encoded))
         size = _size(key, token_ids)
         if size > self.bytes_max:
-            return
+            return token_ids
         with self._lock:
-            if key in self._entries:  # another thread was faster
-                return
-            self._entries[key] = token_ids
-            self._bytes_held += size
+            if key not in self._entries:  # else another thread was faster
+                self._entries[key] = token_ids
+                self._bytes_held += size
             while self._bytes_held > self.bytes_max:
                 self._bytes_held -= _size(*self._entries.popitem(last=False))
+        return token_ids
 
 
 def _size(key: _Key, token_ids: tuple[int, ...]) -> int:

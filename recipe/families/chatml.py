@@ -116,8 +116,8 @@ class ChatMl:
             # Earlier reasoning is left out of a conversation that does not think.
             conversation = request.convert(_THINKS).conversation
         page = self._page(request, conversation)
-        contents = [message["content"] for message in page.messages]
-        refuse_hopeless(contents, self.tokenizer, self.context_tokens)
+        texts = [message["content"] for message in page.messages]
+        refuse_hopeless(texts, self.tokenizer, self.context_tokens)
         token_ids = self._template.encode(page, scope)
         starts_thinking = self._opens_thinking(token_ids)
         if conversation.messages[-1].prefix:

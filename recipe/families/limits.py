@@ -8,6 +8,7 @@ import msgspec
 from recipe.conversation import offers_tools
 from recipe.errors import ParameterInvalid, ParameterUnsupported, PromptTooLong
 from recipe.prompt import Calls, Prompt
+from recipe.protocols.parameters import TOOLS_MAX
 from recipe.request import Request
 from recipe.tokenizer import NFC_GROWTH_MAX, Tokenizer
 
@@ -15,12 +16,12 @@ TOOL_BYTES_MAX: Final = 64 * 1024
 
 
 def refuse_unserved(request: Request) -> None:
-    """Refuse what no family serves, and tools that are too large.
+    """Refuse what no family serves, and more tools than are read.
 
     Raises:
         ParameterUnsupported: images; a response format where the model may call tools, or goes on with a
             message, as it would be enforced on every token. Leaving them out would answer another question.
-        ParameterInvalid: a tool is too large.
+        ParameterInvalid: there are too many tools, or one is too large.
     """
     conversation = request.conversation
     free = offers_tools(conversation) and conversation.tool_choice != "required"
@@ -29,6 +30,8 @@ def refuse_unserved(request: Request) -> None:
         raise ParameterUnsupported("response_format", f"'response_format' is not served beside {beside}")
     if any(message.image_sources for message in conversation.messages):
         raise ParameterUnsupported("messages", "This model reads no images")
+    if len(conversation.tools) > TOOLS_MAX:  # with those of namespaces
+        raise ParameterInvalid("tools", f"'tools' must hold at most {TOOLS_MAX} tools")
     for place, tool in enumerate(conversation.tools):
         if len(msgspec.json.encode([tool.description, tool.parameters])) > TOOL_BYTES_MAX:
             message = f"A tool's description and parameters must have at most {TOOL_BYTES_MAX} bytes"

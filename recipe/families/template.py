@@ -13,7 +13,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any, Final
 
 import regex  # type: ignore[import-untyped]  # the package ships no types
@@ -130,20 +129,19 @@ class ChatTemplate:
             ParameterInvalid: the template does not accept such a conversation.
         """
         mark = self._mark(page)
-        messages, tools = (
-            _each_text(part, lambda text: self._broken(text, mark)) for part in (page.messages, page.tools)
-        )
-        if "tools" not in self.wants:
+        messages: Sequence[ChatMessage] = [self._marked(message, mark) for message in page.messages]
+        tools = _each_text(page.tools, lambda text: self._broken(text, mark)) if page.tools else []
+        if "tools" not in self.wants and (tools or not all(map(_is_plain, messages))):
             messages, tools = hermes.spelled(messages, tools), []
-        plain = not (tools or page.variables or page.continued)
-        if self._by_message and messages and plain:
+        if self._by_message and messages and not (tools or page.variables or page.continued):
             try:
                 return self._encode_by_message(messages, mark, scope)
             except _Entangled:
                 pass
-        text = self._rendered(messages, variables={**page.variables, "tools": tools or None})
-        parts = (part if isinstance(part, Written) else self._broken(part, mark) for part in page.continued)
-        return self._encode_rendered(text + "".join(parts), mark, scope)
+        rendered = self._rendered(messages, tools=tools or None, **page.variables)
+        for part in page.continued:
+            rendered += part if isinstance(part, Written) else self._broken(part, mark)
+        return self._encode_rendered(rendered, mark, scope)
 
     def _encode_by_message(self, messages: Sequence[ChatMessage], mark: str, scope: str) -> list[int]:
         """Ids of the marked messages, of each by itself; raises _Entangled when they are not to be had so.
@@ -193,13 +191,7 @@ class ChatTemplate:
         """What is written for an empty first message of this role."""
         return self._rendered([{"role": role, "content": ""}], ends=False)
 
-    def _rendered(
-        self,
-        marked: Sequence[ChatMessage],
-        *,
-        ends: bool = True,
-        variables: Mapping[str, Any] = MappingProxyType({}),
-    ) -> str:
+    def _rendered(self, marked: Sequence[ChatMessage], *, ends: bool = True, **variables: Any) -> str:
         """The template's text, marks and all. ``ends``: the assistant's answer begins there."""
         known = {**self._variables, **variables}
         try:
@@ -229,10 +221,17 @@ class ChatTemplate:
             text = mark + text
         return text
 
+    def _marked(self, message: ChatMessage, mark: str) -> ChatMessage:
+        """The message with every text of the client's in it broken."""
+        if _is_plain(message):
+            return {**message, "content": self._broken(message["content"], mark)}
+        marked: ChatMessage = _each_text(message, lambda text: self._broken(text, mark))
+        return marked
+
     def _mark(self, page: Page) -> str:
         """A character that neither the page nor the template contains."""
-        texts = [self._source, *page.continued]
-        for part in (page.messages, page.tools):
+        texts = [self._source, *page.continued, *(message["content"] for message in page.messages)]
+        for part in (*page.tools, *(message for message in page.messages if not _is_plain(message))):
             _each_text(part, texts.append)
         first = chr(_PRIVATE_USE[0])
         if not any(first in text for text in texts):
@@ -242,6 +241,11 @@ class ChatTemplate:
             if chr(code) not in used:
                 return chr(code)
         raise ParameterInvalid("messages", "The messages use every private-use character of Unicode")
+
+
+def _is_plain(message: ChatMessage) -> bool:
+    """Whether it has a role and content alone."""
+    return len(message) == 2
 
 
 def _each_text(value: Any, change: Callable[[str], Any]) -> Any:

@@ -11,10 +11,11 @@ from engine.api import Counts, GenerateRequest, GenerationCancelled, TokenChunk
 from engine.proof.attestation import PrefillAttestation, commitment
 from engine.proof.coverage import Attempt
 from recipe.errors import PromptTooLong
-from recipe.events import Event, Finish, FinishReason, Text, Thinking, ToolArguments, ToolCall
-from recipe.families.limits import completion_tokens
+from recipe.events import Event, Finish, FinishReason, Thinking, ToolArguments, ToolCall
+from recipe.families.limits import calls_of, completion_tokens
+from recipe.marks import Marks
+from recipe.markup import MarkupReader
 from recipe.memo import EncodeMemo
-from recipe.parser import StopStrings
 from recipe.prompt import Prompt
 from recipe.request import Request
 from tests.attested import Signed
@@ -176,14 +177,16 @@ MEANT: dict[str, Event] = {
 
 
 class CharacterParser:
-    def __init__(self, stop: Sequence[str]) -> None:
-        self._stops = StopStrings(stop)
+    """Reads calls where tools are offered, and tokens that stand for an event."""
+
+    def __init__(self, prompt: Prompt) -> None:
+        self._reader = MarkupReader(Marks(), "text", prompt.calls, prompt.stop)
         self._called = False
         self.reasoning_tokens = 0
 
     @property
     def stopped(self) -> bool:
-        return self._stops.matched
+        return self._reader.stopped
 
     def push(self, token_ids: Sequence[int]) -> list[Event]:
         events: list[Event] = []
@@ -191,14 +194,13 @@ class CharacterParser:
         for meant, run in groupby(said, MEANT.get):
             self.reasoning_tokens += isinstance(meant, Thinking)
             self._called = self._called or isinstance(meant, ToolCall)
-            text = self._stops.push("".join(run)) if meant is None else ""
-            events += [meant] if meant is not None else [Text(text)] if text else []
+            events += self._reader.feed("".join(run)) if meant is None else [meant]
         return events
 
     def finish(self, reason: FinishReason) -> list[Event]:
-        rest = self._stops.flush()
-        called = self._called and reason == "stop"
-        return [*([Text(rest)] if rest else []), Finish("tool_calls" if called else reason)]
+        rest = [] if self._reader.stopped else self._reader.end(reason)
+        called = (self._called or self._reader.call_count > 0) and reason == "stop"
+        return [*rest, Finish("tool_calls" if called else reason, self._reader.stops.matched)]
 
 
 class CharacterRecipe:
@@ -227,10 +229,11 @@ class CharacterRecipe:
             sampling=request.sampling,
             ignored_params=request.ignored_params,
             max_tokens_default=100,
+            calls=calls_of(request),
         )
 
     def max_tokens(self, request: Request, prompt: Prompt) -> int:
         return completion_tokens(request, prompt, self.context_tokens)
 
     def parser(self, prompt: Prompt) -> CharacterParser:
-        return CharacterParser(prompt.stop)
+        return CharacterParser(prompt)

@@ -110,6 +110,13 @@ def flash(deepseek_model_dir: Path) -> Recipe:
     return registry.load(deepseek_model_dir, "deepseek-v4.1-flash")
 
 
+@pytest.fixture(scope="session", params=["chatml", "deepseek"])
+def roomy(request: pytest.FixtureRequest, model_dir: Path, deepseek_model_dir: Path) -> Recipe:
+    """Each family's recipe, with room for what agents send."""
+    folder = model_dir if request.param == "chatml" else deepseek_model_dir
+    return registry.load(folder, request.param, context_tokens=200_000)
+
+
 @pytest.fixture(scope="session")
 def smol_tokenizer(smol: Recipe) -> Tokenizer:
     return smol.tokenizer

@@ -14,8 +14,9 @@ from tokenizers import pre_tokenizers
 from recipe import registry
 from recipe.errors import ParameterInvalid
 from recipe.events import Finish, Text, Thinking, ToolArguments, ToolCall
-from recipe.families.limits import TOOL_BYTES_MAX, TOOLS_MAX
+from recipe.families.limits import TOOL_BYTES_MAX
 from recipe.protocols.chat import ChatRequest, read
+from recipe.protocols.parameters import TOOLS_MAX
 from recipe.registry import Recipe
 
 from .conftest import trained

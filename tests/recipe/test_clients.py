@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from recipe import registry
 from recipe.errors import ParameterInvalid, ParameterUnsupported
 from recipe.protocols.chat import ChatRequest, read
 from recipe.registry import Recipe
@@ -57,13 +56,6 @@ def test_a_recorded_body_is_read_in_full(name: str, body: dict[str, Any]) -> Non
     assert len(request.conversation.tools) == len(body.get("tools", body.get("functions", [])))
 
 
-@pytest.fixture(scope="module", params=["chatml", "deepseek"])
-def recipe(request: pytest.FixtureRequest, model_dir: Path, deepseek_model_dir: Path) -> Recipe:
-    """Each family's recipe, with room for what agents send."""
-    folder = model_dir if request.param == "chatml" else deepseek_model_dir
-    return registry.load(folder, request.param, context_tokens=200_000)
-
-
 def refusal(body: dict[str, Any]) -> str | None:
     """The parameter that no model here can honour."""
     content = [message.get("content") for message in body["messages"]]
@@ -75,18 +67,18 @@ def refusal(body: dict[str, Any]) -> str | None:
 
 @by_name
 def test_a_recorded_body_is_rendered_or_refused_for_a_reason(
-    name: str, body: dict[str, Any], recipe: Recipe
+    name: str, body: dict[str, Any], roomy: Recipe
 ) -> None:
     request = read_again(name, body)
     if request is None:
         return
     if param := refusal(body):
         with pytest.raises(ParameterUnsupported) as caught:
-            recipe.render(request)
+            roomy.render(request)
         assert caught.value.param == param
         return
-    prompt = recipe.render(request)
-    text = recipe.tokenizer.decode_bytes(prompt.token_ids).decode()
+    prompt = roomy.render(request)
+    text = roomy.tokenizer.decode_bytes(prompt.token_ids).decode()
     tools = [tool["function"] for tool in body.get("tools", ())] + body.get("functions", [])
     calls = [call["function"] for message in body["messages"] for call in message.get("tool_calls") or ()]
     for message in body["messages"]:
@@ -99,6 +91,6 @@ def test_a_recorded_body_is_rendered_or_refused_for_a_reason(
     )
     assert (prompt.calls == "none") == (not tools)
     forced = body.get("tool_choice") not in (None, "auto")
-    if "response_format" in body or (forced and recipe.served_name == "chatml"):
+    if "response_format" in body or (forced and roomy.served_name == "chatml"):
         assert prompt.constraint is not None
     assert not forced or prompt.constraint is not None or prompt.opens_calls

@@ -103,6 +103,18 @@ def test_bytes_are_counted_as_the_interpreter_allots_them(letter: str) -> None:
     assert held <= memo.counts.bytes_held <= 1.25 * held
 
 
+def test_what_two_encode_at_the_same_time_is_counted_once() -> None:
+    memo, alone = EncodeMemo(), EncodeMemo()
+
+    def encode(_: int) -> list[int]:
+        memo.ids("s", ["a"], lambda _: [1])  # another thread is faster
+        return [1]
+
+    assert memo.ids("s", ["a"], encode) == [(1,)]
+    alone.ids("s", ["a"], lambda _: [1])
+    assert memo.counts.bytes_held == alone.counts.bytes_held
+
+
 def test_threads_that_encode_the_same_keep_it_once() -> None:
     shared, alone = EncodeMemo(), EncodeMemo()
     segments = [f"segment {number}" for number in range(500)]

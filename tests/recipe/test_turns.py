@@ -1,12 +1,13 @@
 """The n-th turn of a conversation encodes its new messages alone, and to the same ids as the whole."""
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import deepseek_recipe
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jinja2 import nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -70,6 +71,8 @@ NOT_BY_MESSAGE = (
     looping("{{ loop.previtem }}" + LOOP),
     looping("{% if not loop.changed(m.role) %}x{% endif %}" + LOOP),
     looping("{{ messages[-1].role }}" + LOOP),
+    looping("{{ m.name }}" + LOOP),
+    looping("{{ m }}" + LOOP),
     looping("{% set seen.x = 1 %}" + LOOP),
     looping("{{ turns.next() }}" + LOOP),
     looping("{{ lipsum() }}" + LOOP),
@@ -97,8 +100,9 @@ PARTS = (
     " 1a",
 )
 CONTENT = st.lists(st.sampled_from(PARTS) | st.text(max_size=3), max_size=6).map("".join)
-MESSAGE = st.fixed_dictionaries(
-    {"role": st.sampled_from(["system", "user", "assistant"]), "content": CONTENT}
+# Roles, each with the place of what it says.
+TALK = st.lists(
+    st.tuples(st.sampled_from(["system", "user", "assistant"]), st.integers(0, 2)), min_size=1, max_size=5
 )
 
 
@@ -170,14 +174,34 @@ def test_a_turn_behind_any_template_encodes_its_new_messages_alone(model_dir: Pa
 
 @pytest.mark.parametrize("source", [*BY_MESSAGE, *AS_A_WHOLE])
 @settings(max_examples=40)
-@given(messages=st.lists(MESSAGE, min_size=1, max_size=5), others=st.lists(MESSAGE, min_size=1, max_size=3))
+@given(contents=st.lists(CONTENT, min_size=1, max_size=3), talks=st.lists(TALK, min_size=2, max_size=6))
+@example(contents=["a<", "a<\ue000"], talks=[[("user", 0)], [("user", 1)]])
+@example(
+    contents=["", "a"],
+    talks=[[("system", 0), ("user", 1)], [("user", 0), ("user", 1)], [("user", 1), ("user", 1)]],
+)
 def test_ids_with_a_memo_are_those_without(
-    source: str, messages: list[dict[str, str]], others: list[dict[str, str]], smol_tokenizer: Tokenizer
+    source: str, contents: list[str], talks: list[list[tuple[str, int]]], smol_tokenizer: Tokenizer
 ) -> None:
     remembering = ChatTemplate(source, smol_tokenizer, NAMES, EncodeMemo())
     forgetting = ChatTemplate(source, smol_tokenizer, NAMES, EncodeMemo(0))
-    for asked in (others, *(messages[:turn] for turn in range(1, len(messages) + 1)), [*others, *messages]):
-        assert remembering.encode(asked, "s") == forgetting.encode(asked, "s")
+    for talk in talks:
+        messages = [{"role": role, "content": contents[place % len(contents)]} for role, place in talk]
+        assert remembering.encode(messages, "s") == forgetting.encode(messages, "s")
+
+
+def test_a_control_token_across_two_messages_is_found(
+    write_model: Callable[[str, str], Path], deepseek_tokenizer_json: str
+) -> None:
+    document = json.loads(deepseek_tokenizer_json)
+    across = {**document["added_tokens"][0], "id": 5000, "content": "x<think>y"}
+    document["added_tokens"].append(across)
+    tokenizer = Tokenizer.from_model_dir(write_model(json.dumps(document), "llama"))
+    source = looping("<think>y{{ m.content }}x")
+    messages = [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
+    token_ids = ChatTemplate(source, tokenizer, NAMES, EncodeMemo()).encode(messages)
+    assert token_ids.count(5000) == 1
+    assert token_ids == ChatTemplate(source, tokenizer, NAMES, EncodeMemo(0)).encode(messages)
 
 
 def tree(source: str) -> nodes.Template:
