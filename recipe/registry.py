@@ -40,7 +40,7 @@ class Recipe(Protocol):
         """What this recipe has encoded."""
 
     def render(self, request: Request, scope: str = "") -> Prompt:
-        """Render and encode a conversation.
+        """Render and encode a conversation, or a raw text.
 
         Args:
             scope: whose it is, an opaque name. What was encoded before is found within its scope alone.

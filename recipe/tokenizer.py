@@ -49,10 +49,12 @@ class AddedTokens:
     Attributes:
         ids: spelling to id, all of them.
         control: ids that stand for no text (``special`` in tokenizer.json).
+        opening: ids that the model's own tokenizer puts before a text.
     """
 
     ids: Mapping[str, int]
     control: frozenset[int]
+    opening: tuple[int, ...] = ()
 
 
 class Tokenizer:
@@ -103,6 +105,7 @@ class Tokenizer:
         added = AddedTokens(
             ids={token.content: token.id for token in document.added_tokens},
             control=frozenset(token.id for token in document.added_tokens if token.special),
+            opening=document.opening(),
         )
         split = read_split(document.pre_tokenizer)
         return cls(document.vocabulary(), added, split, _nfc if kinds else _same)

@@ -7,17 +7,18 @@ from litestar import MediaType, Response, get, route
 from litestar.enums import HttpMethod
 
 from billing.errors import BillingError
+from gateway import paths
 from gateway.desk import AnyRequest, Desk, desk_of
 from gateway.refusal import ValkeyUnavailable
 
 
-@route(["/", "/livez"], http_method=[HttpMethod.GET, HttpMethod.HEAD], status_code=200)
+@route(list(paths.LIVE), http_method=[HttpMethod.GET, HttpMethod.HEAD], status_code=200)
 async def live() -> Response[bytes]:
     """Answer as long as the process runs; clients probe the root without a key."""
     return Response(b"", media_type=MediaType.TEXT)
 
 
-@get("/readyz")
+@get(list(paths.READY))
 async def ready(request: AnyRequest) -> Response[dict[str, Any]]:
     """Answer 200 when a request could be served now, else 503 with what is missing."""
     desk = desk_of(request)
@@ -29,7 +30,7 @@ async def ready(request: AnyRequest) -> Response[dict[str, Any]]:
     return Response({"ready": served, "parts": parts}, status_code=200 if served else 503, headers=headers)
 
 
-@get("/metrics")
+@get(list(paths.METRICS))
 async def metrics(request: AnyRequest) -> Response[bytes]:
     """Metrics in Prometheus' text format, without tenant labels."""
     return Response(

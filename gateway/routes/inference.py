@@ -54,6 +54,18 @@ async def answer(request: AnyRequest, surface: Surface[R]) -> ASGIResponse:
         return await _whole(source, watch, headers)
 
 
+async def count(request: AnyRequest, surface: Surface[R]) -> int:
+    """Count the tokens of a body's prompt, as `answer` would encode it.
+
+    Raises as `understood` does.
+    """
+    desk = desk_of(request)
+    grant = await caller(request, "inference")
+    body = await body_of(request)
+    asked = await understood(desk, grant, surface, body, None)
+    return len(asked.prompt.token_ids)
+
+
 async def body_of(request: AnyRequest) -> bytes:
     """Read the whole body; raises ClientGone when it ends too soon."""
     try:
@@ -88,7 +100,7 @@ def _headers(asked: Asked[R], source: Source) -> dict[str, str]:
 
 def _label(param: str) -> str:
     """A parameter's name fit for a header and a metric; the client may call it anything."""
-    known = param.isascii() and param.isidentifier() and len(param) <= 40
+    known = param.isascii() and param.replace(".", "").isidentifier() and len(param) <= 40
     return param if known else "other"
 
 
@@ -113,7 +125,7 @@ def _understand(
     by_looks: TrafficClass = "agent" if has_tools(request.conversation) else "chat"
     kept_as = traffic_class(grant, class_header, by_looks)
     prompt = served.recipe.render(request, f"{grant.tenant_id}/{request.user_id}")
-    longest = max_tokens(grant, request.max_tokens, served.recipe.max_tokens(request, prompt))
+    longest = max_tokens(grant, request, served.recipe.max_tokens(request, prompt))
     return Asked(request, served, prompt, longest, kept_as)
 
 

@@ -9,15 +9,19 @@ What was encoded before is remembered by scope (`recipe.memo`): message by messa
 them so and control tokens keep them apart, else text by text between control tokens.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Final
 
 import regex  # type: ignore[import-untyped]  # the package ships no types
-from jinja2 import TemplateError
+from jinja2 import TemplateError, meta
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from recipe.errors import ModelUnreadable, ParameterInvalid
+from recipe.families import hermes
 from recipe.families.additive import writes_by_message
 from recipe.memo import EncodeMemo
 from recipe.tokenizer import Tokenizer
@@ -25,7 +29,38 @@ from recipe.tokenizer import Tokenizer
 _ROLES_KEPT: Final = 16
 _PRIVATE_USE: Final = range(0xE000, 0xF900)
 
-ChatMessage = Mapping[str, str]
+# Names that templates look for; no client chooses them, so they are left whole.
+_FIELDS: Final = frozenset(
+    {
+        *("role", "content", "reasoning_content", "tool_calls", "tool_call_id", "id", "type", "function"),
+        *("name", "arguments", "description", "parameters"),
+    }
+)
+
+ChatMessage = Mapping[str, Any]
+
+
+class Written(str):
+    """Text of ours among a client's: control tokens in it are meant."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What a template renders.
+
+    Attributes:
+        messages: each with ``role`` and ``content``, and what else transformers' templates know.
+        tools: as in a chat body.
+        variables: what else the template is to know.
+        continued: the beginning of the answer, to be gone on with, in parts.
+    """
+
+    messages: Sequence[ChatMessage]
+    tools: Sequence[Mapping[str, Any]] = ()
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    continued: Sequence[str] = ()
 
 
 class _Entangled(Exception):
@@ -33,7 +68,11 @@ class _Entangled(Exception):
 
 
 class ChatTemplate:
-    """Renders messages to token ids; safe to share between threads."""
+    """Renders messages to token ids; safe to share between threads.
+
+    Attributes:
+        wants: names of the variables that the template takes, such as ``tools``.
+    """
 
     __slots__ = (
         "_beginnings",
@@ -48,6 +87,7 @@ class ChatTemplate:
         "_tokenizer",
         "_variables",
         "_written_before",
+        "wants",
     )
 
     def __init__(
@@ -57,10 +97,13 @@ class ChatTemplate:
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
         )
         environment.globals["raise_exception"] = _raise_exception
+        environment.filters["tojson"] = _tojson
         try:
             self._template = environment.from_string(source)
             self._template.globals = dict(self._template.globals)  # a ChainMap, copied for every rendering
-            self._by_message = memo.bytes_max > 0 and writes_by_message(environment.parse(source), variables)
+            tree = environment.parse(source)
+            self.wants = frozenset(meta.find_undeclared_variables(tree))
+            self._by_message = memo.bytes_max > 0 and writes_by_message(tree, variables)
         except TemplateError as error:
             raise ModelUnreadable(f"the chat template cannot be read: {error}") from None
         self._source = source
@@ -77,8 +120,8 @@ class ChatTemplate:
         self._spellings = regex.compile("|".join(map(regex.escape, self._names)) or r"(?!)")
         self._written_before = lru_cache(_ROLES_KEPT)(self._rendered_first)
 
-    def encode(self, messages: Sequence[ChatMessage], scope: str = "") -> list[int]:
-        """Token ids of the conversation, up to where the assistant's answer begins.
+    def encode(self, page: Page, scope: str = "") -> list[int]:
+        """Token ids of the conversation, up to where the assistant's answer begins or goes on.
 
         Args:
             scope: whose it is; nothing that others have left in the memo is found.
@@ -86,14 +129,21 @@ class ChatTemplate:
         Raises:
             ParameterInvalid: the template does not accept such a conversation.
         """
-        mark = self._mark(messages)
-        marked = [{**message, "content": self._broken(message["content"], mark)} for message in messages]
-        if self._by_message and marked:
+        mark = self._mark(page)
+        messages, tools = (
+            _each_text(part, lambda text: self._broken(text, mark)) for part in (page.messages, page.tools)
+        )
+        if "tools" not in self.wants:
+            messages, tools = hermes.spelled(messages, tools), []
+        plain = not (tools or page.variables or page.continued)
+        if self._by_message and messages and plain:
             try:
-                return self._encode_by_message(marked, mark, scope)
+                return self._encode_by_message(messages, mark, scope)
             except _Entangled:
                 pass
-        return self._encode_rendered(self._rendered(marked), mark, scope)
+        text = self._rendered(messages, variables={**page.variables, "tools": tools or None})
+        parts = (part if isinstance(part, Written) else self._broken(part, mark) for part in page.continued)
+        return self._encode_rendered(text + "".join(parts), mark, scope)
 
     def _encode_by_message(self, messages: Sequence[ChatMessage], mark: str, scope: str) -> list[int]:
         """Ids of the marked messages, of each by itself; raises _Entangled when they are not to be had so.
@@ -143,11 +193,18 @@ class ChatTemplate:
         """What is written for an empty first message of this role."""
         return self._rendered([{"role": role, "content": ""}], ends=False)
 
-    def _rendered(self, marked: Sequence[ChatMessage], *, ends: bool = True) -> str:
+    def _rendered(
+        self,
+        marked: Sequence[ChatMessage],
+        *,
+        ends: bool = True,
+        variables: Mapping[str, Any] = MappingProxyType({}),
+    ) -> str:
         """The template's text, marks and all. ``ends``: the assistant's answer begins there."""
+        known = {**self._variables, **variables}
         try:
-            return self._template.render(messages=marked, add_generation_prompt=ends, **self._variables)
-        except TemplateError as error:
+            return self._template.render(messages=marked, add_generation_prompt=ends, **known)
+        except (TemplateError, TypeError, ValueError) as error:
             raise ParameterInvalid("messages", f"The model's chat template refuses them: {error}") from None
 
     def _pieces(self, rendered: str, mark: str) -> Iterator[tuple[str, bool]]:
@@ -172,16 +229,38 @@ class ChatTemplate:
             text = mark + text
         return text
 
-    def _mark(self, messages: Sequence[ChatMessage]) -> str:
-        """A character that neither the messages nor the template contain."""
+    def _mark(self, page: Page) -> str:
+        """A character that neither the page nor the template contains."""
+        texts = [self._source, *page.continued]
+        for part in (page.messages, page.tools):
+            _each_text(part, texts.append)
         first = chr(_PRIVATE_USE[0])
-        if not any(first in text for text in (self._source, *(message["content"] for message in messages))):
+        if not any(first in text for text in texts):
             return first
-        used = set(self._source).union(*(message["content"] for message in messages))
+        used = set().union(*texts)
         for code in _PRIVATE_USE:
             if chr(code) not in used:
                 return chr(code)
         raise ParameterInvalid("messages", "The messages use every private-use character of Unicode")
+
+
+def _each_text(value: Any, change: Callable[[str], Any]) -> Any:
+    """``value`` with every text of a client in it, keys too, replaced by what ``change`` makes of it."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {
+            key if key in _FIELDS else change(key): inner if key == "role" else _each_text(inner, change)
+            for key, inner in value.items()
+        }
+    if isinstance(value, Sequence):
+        return [_each_text(inner, change) for inner in value]
+    return value
+
+
+def _tojson(value: Any, indent: int | None = None) -> str:
+    """As transformers has it: characters as they are, where Jinja's own would escape for HTML."""
+    return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
 def _raise_exception(message: str) -> Any:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any
 
 from billing.receipts.receipt import Attested
@@ -10,7 +11,7 @@ from engine.api import Counts, GenerateRequest, GenerationCancelled, TokenChunk
 from engine.proof.attestation import PrefillAttestation, commitment
 from engine.proof.coverage import Attempt
 from recipe.errors import PromptTooLong
-from recipe.events import Event, Finish, FinishReason, Text
+from recipe.events import Event, Finish, FinishReason, Text, Thinking, ToolArguments, ToolCall
 from recipe.families.limits import completion_tokens
 from recipe.memo import EncodeMemo
 from recipe.parser import StopStrings
@@ -165,9 +166,19 @@ class ScriptedJournals:
         return Drained(len(lines), self.unreachable)
 
 
+# Tokens that stand for more than a character.
+MEANT: dict[str, Event] = {
+    "\ue000": Thinking("hm"),
+    "\ue001": ToolCall(0, "f"),
+    "\ue002": ToolArguments(0, '{"a":'),
+    "\ue003": ToolArguments(0, "1}"),
+}
+
+
 class CharacterParser:
     def __init__(self, stop: Sequence[str]) -> None:
         self._stops = StopStrings(stop)
+        self._called = False
         self.reasoning_tokens = 0
 
     @property
@@ -175,12 +186,19 @@ class CharacterParser:
         return self._stops.matched
 
     def push(self, token_ids: Sequence[int]) -> list[Event]:
-        text = self._stops.push("".join(chr(token_id) for token_id in token_ids if token_id != END))
-        return [Text(text)] if text else []
+        events: list[Event] = []
+        said = "".join(chr(token_id) for token_id in token_ids if token_id != END)
+        for meant, run in groupby(said, MEANT.get):
+            self.reasoning_tokens += isinstance(meant, Thinking)
+            self._called = self._called or isinstance(meant, ToolCall)
+            text = self._stops.push("".join(run)) if meant is None else ""
+            events += [meant] if meant is not None else [Text(text)] if text else []
+        return events
 
     def finish(self, reason: FinishReason) -> list[Event]:
         rest = self._stops.flush()
-        return [*([Text(rest)] if rest else []), Finish(reason)]
+        called = self._called and reason == "stop"
+        return [*([Text(rest)] if rest else []), Finish("tool_calls" if called else reason)]
 
 
 class CharacterRecipe:
@@ -195,6 +213,8 @@ class CharacterRecipe:
 
     def render(self, request: Request, scope: str = "") -> Prompt:
         lines = [f"{message.role}:{message.content}\n" for message in request.conversation.messages]
+        if request.text is not None:
+            lines = [request.text]
         encoded = self.memo.ids(scope, lines, lambda place: [ord(character) for character in lines[place]])
         token_ids = tuple(token_id for line in encoded for token_id in line)
         if len(token_ids) >= self.context_tokens:

@@ -10,12 +10,14 @@ from billing.ledger.balance import BillingTerms
 from billing.money import Femto, decimal_of
 from billing.tenancy.api_key import KeyTerms
 from engine.api import TokenChunk
+from gateway import paths
 from tests.gateway.conftest import CREDIT, EPOCH, ROW, House
 from tests.gateway.doubles import END, MODEL, Play, says
 
 Route = tuple[str, str, bool]  # method, path, whether a stream is asked for
 
-OPEN = {"/", "/livez", "/readyz", "/metrics", "/openapi.json"}
+ANSWERING = {*paths.CHAT, *paths.MESSAGES, *paths.RESPONSES, *paths.COMPLETIONS}
+OPEN = {*paths.LIVE, *paths.READY, *paths.METRICS, *paths.DESCRIPTION, *paths.REFERENCE}
 
 
 def routes(house: House) -> Iterator[tuple[str, str]]:
@@ -34,10 +36,12 @@ async def test_every_route_but_the_open_ones_asks_for_a_key(house: House) -> Non
 
 
 async def ask(house: House, route: Route, key: str) -> int:
-    """Status of a route for this key, asked with a body that any could take for a request of inference."""
+    """Status of a route for this key, asked with a body that it could take for a request of inference."""
     method, path, stream = route
-    body = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "prompt": "Hi", "input": "Hi"}
-    sent = None if method == "GET" else {**body, "stream": stream}
+    said = {"messages": [{"role": "user", "content": "Hi"}], "prompt": "Hi", "max_tokens": 100}
+    if "/responses" in path:
+        said = {"input": "Hi", "max_output_tokens": 100}
+    sent = None if method == "GET" else {"model": MODEL, "stream": stream, **said}
     headers = {"authorization": f"Bearer {key}"}
     async with house.session.request(method, house.url + path, json=sent, headers=headers) as answer:
         await answer.read()
@@ -53,7 +57,7 @@ async def test_every_route_that_reaches_the_engine_passes_admission(house: House
         await ask(house, route, house.key)
         if len(house.engine.generations) > before:
             reaching.add(route)
-    assert {path for _, path, _ in reaching} == {"/v1/chat/completions", "/chat/completions"}
+    assert {path for _, path, _ in reaching} == ANSWERING
     worked = len(house.engine.generations)
     await house.settled(worked)
     await house.spend(leaving=0)
@@ -69,7 +73,7 @@ async def test_each_route_is_for_one_kind_of_key(house: House) -> None:
     for method, path in routes(house):
         managing = path.startswith("/v1/organization")
         assert (await ask(house, (method, path, False), house.key) == 403) == managing, path
-        inferring = path.endswith("/chat/completions")
+        inferring = path in {*ANSWERING, *paths.COUNT_TOKENS, *paths.INPUT_TOKENS}
         assert (await ask(house, (method, path, False), issued.secret) == 403) == inferring, path
 
 
