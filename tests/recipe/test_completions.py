@@ -18,7 +18,7 @@ from recipe import registry
 from recipe.errors import BodyMalformed, ParameterInvalid, ParameterUnsupported, PromptTooLong, RecipeError
 from recipe.events import Event, Finish, Text
 from recipe.prompt import Sampling
-from recipe.protocols.chat import AnswerHead
+from recipe.protocols.chat_answer import AnswerHead
 from recipe.protocols.completions import CompletionRequest, CompletionStream, answer, read
 from recipe.registry import Recipe
 from recipe.usage import Buckets, chat_usage
