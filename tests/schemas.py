@@ -17,7 +17,12 @@ _WORDS = (
     'say "so"',
     "a/b",
 )
-_PATTERNS = (r"^[A-Z]{2,3}-\d{1,4}$", r"(yes|no|maybe)", r"^\+?[1-9]\d{2,8}$", r"[a-z]+(-[a-z]+)?[.!]")
+_PATTERNS = (
+    r"^[A-Z]{2,3}-\d{1,4}$",
+    r"(yes|no|maybe)",
+    r"^\+?[1-9]\d{2,8}$",
+    r"[a-z]{2,9}(-[a-z]{2,9})?[.!]",
+)
 _FORMATS = ("date", "time", "ipv4", "uuid")
 
 
