@@ -9,6 +9,7 @@ from billing.receipts.receipt import Attested
 from engine.api import Counts, GenerateRequest, GenerationCancelled, TokenChunk
 from engine.proof.attestation import PrefillAttestation, commitment
 from engine.proof.coverage import Attempt
+from recipe import constraint
 from recipe.errors import PromptTooLong
 from recipe.events import Event, Finish, FinishReason
 from recipe.families.limits import calls_of, completion_tokens
@@ -210,6 +211,7 @@ class CharacterRecipe:
             sampling=request.sampling,
             ignored_params=request.ignored_params,
             max_tokens_default=100,
+            constraint=constraint.of_response_format(request.conversation),
             calls=calls_of(request),
         )
 
