@@ -26,7 +26,9 @@ from gateway.writer import StreamWriter
 from recipe import registry
 from recipe.families.chatml import ChatMl
 from recipe.families.deepseek import DeepSeek
-from recipe.protocols.chat import AnswerHead, ChatRequest, ChatStream, read
+from recipe.families.template import Page
+from recipe.protocols.chat import ChatRequest, read
+from recipe.protocols.chat_answer import AnswerHead, AnswerStyle, ChatStream
 from recipe.registry import Recipe
 from recipe.tokenizer import Tokenizer
 from recipe.usage import Buckets
@@ -102,7 +104,7 @@ def encoding(recipe: Recipe, request: ChatRequest) -> Callable[[str], Sequence[i
         messages = [
             {"role": str(each.role), "content": str(each.content)} for each in request.conversation.messages
         ]
-        return lambda scope: template.encode(messages, scope)
+        return lambda scope: template.encode(Page(messages), scope)
     assert isinstance(recipe, DeepSeek)
     conversation, encoded = request.convert(recipe._options).conversation, recipe._encoded
     return lambda scope: encoded(conversation, scope)
@@ -186,9 +188,8 @@ def chunk_row(family: str, recipe: Recipe, rounds: int = 7) -> Row:
     taken_us = []
     for _ in range(rounds):
         parser = recipe.parser(rendered)
-        stream = ChatStream(
-            AnswerHead("chatcmpl-1", "m", 1), include_usage=True, thinking=rendered.starts_thinking
-        )
+        style = AnswerStyle(include_usage=True, thinking=rendered.starts_thinking)
+        stream = ChatStream(AnswerHead("chatcmpl-1", "m", 1), style)
         writer = StreamWriter(stream, SURFACE.broken)
         writer.prefilled(Buckets(hit=0, miss=1, output=0))
         started_s = time.process_time()
