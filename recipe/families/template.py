@@ -129,14 +129,18 @@ class ChatTemplate:
         Raises:
             ParameterInvalid: the template does not accept such a conversation.
         """
+        if self._by_message and _is_plain(page):
+            try:
+                return self._encode_by_message(page.messages, "", scope)
+            except _Entangled:
+                pass
         mark = self._mark(page)
         messages, tools = (
             _each_text(part, lambda text: self._broken(text, mark)) for part in (page.messages, page.tools)
         )
         if "tools" not in self.wants:
             messages, tools = hermes.spelled(messages, tools), []
-        plain = not (tools or page.variables or page.continued)
-        if self._by_message and messages and plain:
+        if self._by_message and messages and not (tools or page.variables or page.continued):
             try:
                 return self._encode_by_message(messages, mark, scope)
             except _Entangled:
@@ -146,7 +150,9 @@ class ChatTemplate:
         return self._encode_rendered(text + "".join(parts), mark, scope)
 
     def _encode_by_message(self, messages: Sequence[ChatMessage], mark: str, scope: str) -> list[int]:
-        """Ids of the marked messages, of each by itself; raises _Entangled when they are not to be had so.
+        """Ids of the messages, of each by itself; raises _Entangled when they are not to be had so.
+
+        Those without a mark are marked when they are encoded, each with one of its own: few are new.
 
         A message's segment is all that its text depends on, with the role of the first message before its own
         where it is not the first itself. That role alone stands for the prompt's end.
@@ -167,6 +173,9 @@ class ChatTemplate:
         self, before: Sequence[ChatMessage], messages: Sequence[ChatMessage], mark: str
     ) -> list[int]:
         """Ids of what is written for ``messages``, or at the prompt's end, behind one message or none."""
+        if not mark:
+            mark = self._mark_beside([self._source, *(message["content"] for message in messages)])
+            messages = [{**each, "content": self._broken(each["content"], mark)} for each in messages]
         known = self._written_before(before[0]["role"]) if before else ""
         rendered = self._rendered([*before, *messages], ends=not messages)
         assert rendered.startswith(known), "what is written by message is written in order"
@@ -234,6 +243,10 @@ class ChatTemplate:
         texts = [self._source, *page.continued]
         for part in (page.messages, page.tools):
             _each_text(part, texts.append)
+        return self._mark_beside(texts)
+
+    def _mark_beside(self, texts: Sequence[str]) -> str:
+        """A character in none of the texts."""
         first = chr(_PRIVATE_USE[0])
         if not any(first in text for text in texts):
             return first
@@ -242,6 +255,12 @@ class ChatTemplate:
             if chr(code) not in used:
                 return chr(code)
         raise ParameterInvalid("messages", "The messages use every private-use character of Unicode")
+
+
+def _is_plain(page: Page) -> bool:
+    """Whether there is nothing but texts by role, and at least one."""
+    more = page.tools or page.variables or page.continued or not page.messages
+    return not more and all(len(message) == 2 for message in page.messages)
 
 
 def _each_text(value: Any, change: Callable[[str], Any]) -> Any:

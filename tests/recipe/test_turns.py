@@ -17,7 +17,7 @@ from recipe.families.additive import writes_by_message
 from recipe.families.chatml import CHATML, ChatMl
 from recipe.families.deepseek import DeepSeek
 from recipe.families.model_files import read_model_files
-from recipe.families.template import ChatTemplate
+from recipe.families.template import ChatTemplate, Page
 from recipe.memo import EncodeMemo
 from recipe.protocols.chat import ChatRequest, read
 from recipe.registry import Recipe
@@ -166,9 +166,9 @@ def test_a_turn_behind_any_template_encodes_its_new_messages_alone(model_dir: Pa
     tokenizer = counting(model_dir)
     template = ChatTemplate(CHATML.replace("messages %", "messages[:] %"), tokenizer, NAMES, EncodeMemo())
     messages = [{"role": "user", "content": f"number {number} " + "word " * 50} for number in range(4)]
-    template.encode(messages[:3], "s")
+    template.encode(Page(messages[:3]), "s")
     assert tokenizer.characters() > sum(len(message["content"]) for message in messages[:3])
-    template.encode(messages, "s")
+    template.encode(Page(messages), "s")
     assert tokenizer.characters() - len(messages[3]["content"]) in range(20)
 
 
@@ -187,7 +187,7 @@ def test_ids_with_a_memo_are_those_without(
     forgetting = ChatTemplate(source, smol_tokenizer, NAMES, EncodeMemo(0))
     for talk in talks:
         messages = [{"role": role, "content": contents[place % len(contents)]} for role, place in talk]
-        assert remembering.encode(messages, "s") == forgetting.encode(messages, "s")
+        assert remembering.encode(Page(messages), "s") == forgetting.encode(Page(messages), "s")
 
 
 def test_a_control_token_across_two_messages_is_found(
@@ -199,9 +199,9 @@ def test_a_control_token_across_two_messages_is_found(
     tokenizer = Tokenizer.from_model_dir(write_model(json.dumps(document), "llama"))
     source = looping("<think>y{{ m.content }}x")
     messages = [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
-    token_ids = ChatTemplate(source, tokenizer, NAMES, EncodeMemo()).encode(messages)
+    token_ids = ChatTemplate(source, tokenizer, NAMES, EncodeMemo()).encode(Page(messages))
     assert token_ids.count(5000) == 1
-    assert token_ids == ChatTemplate(source, tokenizer, NAMES, EncodeMemo(0)).encode(messages)
+    assert token_ids == ChatTemplate(source, tokenizer, NAMES, EncodeMemo(0)).encode(Page(messages))
 
 
 def tree(source: str) -> nodes.Template:
