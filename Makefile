@@ -27,12 +27,9 @@ up: $(READY) ## start everything and print the address, a key and one curl line
 down: $(READY) ## stop what `make up` started
 	@$(BIN)/kvitto down
 
-# One after another, for each takes all cores; the others, of whom many wait for something, two at a time.
-WITH_MODEL := tests/e2e tests/chaos tests/scenarios tests/engine/worker tests/engine/cluster/test_real_workers.py
-
+# Two at a time: most wait for something. Those that start vLLM come first, in lanes (tests/conftest.py).
 test: $(READY) lint ## lint, then every test: real Postgres, Valkey, vLLM and model
-	@$(BIN)/pytest $(WITH_MODEL)
-	@$(BIN)/pytest -n 2 --dist loadfile $(addprefix --ignore=,$(WITH_MODEL))
+	@$(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
 lint: $(READY) ## ruff, mypy strict, import contracts
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports --cache-dir .cache/import-linter

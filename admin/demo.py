@@ -1,4 +1,4 @@
-"""What a fresh data directory starts with: prices, and a demo tenant with credit and a key."""
+"""What a fresh data directory starts with: prices, names of models, a demo tenant with credit and a key."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -8,6 +8,8 @@ from typing import Any, Final
 import msgspec
 
 from admin.settings import Settings, write_private
+from billing.catalog.alias import Alias
+from billing.catalog.service import Aliasing
 from billing.errors import TenantMissing
 from billing.ledger.credit import Grant
 from billing.ledger.service import Ledger
@@ -22,6 +24,7 @@ TENANT: Final = "demo"
 CREDIT: Final = Femto(25 * 100 * FEMTO_PER_CENT)
 CURRENCY: Final = "USD"
 ACTOR: Final = "kvitto up"
+ALIASES: Final = ("claude-*", "deepseek-*", "gpt-*")  # what clients ask for unless told otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,7 @@ class Books:
     tenancy: Tenancy
     ledger: Ledger
     prices: Prices
+    aliasing: Aliasing
 
 
 async def prepare(books: Books, settings: Settings, at: datetime) -> None:
@@ -38,12 +42,14 @@ async def prepare(books: Books, settings: Settings, at: datetime) -> None:
 
     Args:
         books: services on the migrated database.
-        settings: the stack's; ``served_name`` gets the demo's rates when no price covers it.
+        settings: the stack's; ``served_name`` gets the demo's rates when no price covers it, and answers to
+            the names that the demo has made aliases of and nobody has changed since.
         at: this instant.
     """
     await _publish(books.prices, settings.served_name, at)
     file = settings.data_dir / "credentials.json"
     known = _credentials(file)
+    await _name(books.aliasing, settings.served_name, at, fresh=known is None)
     if known is not None:
         if known.get("base_url") != settings.base_url:
             _write(file, {**known, "base_url": settings.base_url})
@@ -73,6 +79,14 @@ async def _publish(prices: Prices, served_name: str, at: datetime) -> None:
     rows = (*shipped.values(), *toml.shipped("deepseek").rows)
     fresh = tuple(row for row in rows if (row.model, row.currency) not in priced)
     await prices.publish(PriceBook(fresh), ACTOR, at)
+
+
+async def _name(aliasing: Aliasing, served_name: str, at: datetime, *, fresh: bool) -> None:
+    """Have the served model answer to usual names: where all is fresh, else to those that the demo gave."""
+    rows = {row.pattern: row.set_by for row in (await aliasing.aliases()).rows}
+    mine = [pattern for pattern in ALIASES if rows.get(pattern, ACTOR if fresh else None) == ACTOR]
+    for pattern in mine:
+        await aliasing.set_alias(Alias(pattern, served_name, at, ACTOR))
 
 
 async def _tenant(tenancy: Tenancy, at: datetime) -> Tenant:

@@ -23,6 +23,8 @@ BillingError
 ├── LimitInvalid        a limit or budget that means nothing
 ├── IntervalInvalid     a stretch of time or a zone that means nothing
 ├── LimitMissing        no limit or budget has this id
+├── AliasInvalid        a pattern or a model of an alias that is no name
+├── AliasMissing        no alias has this pattern
 ├── BalanceExhausted    the tenant cannot cover the hold
 ├── RolesMissing        the database lacks the roles that transactions act as
 ├── StoreUnavailable    Postgres cannot be reached, or could not serve in time: trying again may help
@@ -273,6 +275,27 @@ class LimitMissing(BillingError):
 
     def __str__(self) -> str:
         return f"no limit or budget {self.limit_id!r}"
+
+
+@dataclass(eq=False)
+class AliasInvalid(BillingError):
+    """An alias that means nothing."""
+
+    pattern: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"alias {self.pattern!r}: {self.reason}"
+
+
+@dataclass(eq=False)
+class AliasMissing(BillingError):
+    """No alias has this pattern."""
+
+    pattern: str
+
+    def __str__(self) -> str:
+        return f"no alias {self.pattern!r}"
 
 
 @dataclass(eq=False)

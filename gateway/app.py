@@ -9,6 +9,7 @@ from litestar import Litestar, Response
 from litestar.exceptions import HTTPException, ValidationException
 from litestar.types import Message, Scope
 
+from billing.catalog.service import Aliasing
 from billing.db.transaction import Database
 from billing.ledger.service import Ledger
 from billing.pricing.service import Prices
@@ -19,6 +20,7 @@ from billing.tenancy.rules.service import Rules
 from billing.tenancy.service import Tenancy
 from billing.tenancy.users.service import Users
 from engine.api import Engine
+from gateway import browsers
 from gateway.admission.admit import Admission
 from gateway.admission.leases import Leases
 from gateway.admission.rebuild import Projections
@@ -29,12 +31,13 @@ from gateway.instant import ValkeyClock
 from gateway.kept import Kept
 from gateway.models import Catalog, ServedModel
 from gateway.options import GatewayOptions
+from gateway.paths import speaks_anthropic
 from gateway.pump import PumpLimits, Pumps
 from gateway.refusal import BodyTooLarge
 from gateway.retries import Retries
 from gateway.routes import balance, chat, description, health, management, models
 from gateway.settle import Books, Settler
-from gateway.snapshot import KeySnapshot, PriceSnapshot
+from gateway.snapshot import AliasSnapshot, KeySnapshot, PriceSnapshot
 from gateway.telemetry import EngineCollector, Telemetry, log
 from gateway.valkey import Valkey
 from gateway.vault import Vault
@@ -73,6 +76,7 @@ def build(parts: Parts) -> Litestar:
         parts.tenancy, parts.valkey, age_max_s=options.key_age_max_s, keys_max=options.keys_max
     )
     prices = PriceSnapshot(parts.prices, refresh_interval_s=options.price_refresh_interval_s)
+    aliases = AliasSnapshot(Aliasing(parts.database), refresh_interval_s=options.price_refresh_interval_s)
     projections = Projections(admission, parts.ledger, Reports(parts.database))
     books = Books(projections, parts.settlement, prices)
     settler = Settler(admission, leases, books, clock, telemetry, options.request_deadline_s)
@@ -82,7 +86,7 @@ def build(parts: Parts) -> Litestar:
         options=options,
         keys=keys,
         prices=prices,
-        catalog=Catalog((ServedModel(parts.recipe.served_name, parts.recipe, parts.engine),)),
+        catalog=Catalog((ServedModel(parts.recipe.served_name, parts.recipe, parts.engine),), aliases),
         ledger=parts.ledger,
         valkey=parts.valkey,
         pumps=pumps,
@@ -116,6 +120,7 @@ def build(parts: Parts) -> Litestar:
         logging_config=None,  # the process's main owns logging
     )
     app.state.desk = desk
+    app.asgi_handler = browsers.Preflights(app.asgi_handler)
     return app
 
 
@@ -143,7 +148,8 @@ def _lifespan(
             stack.push_async_callback(parts.settlement.close)
             await parts.engine.open()
             stack.push_async_callback(parts.engine.close)
-            for task in (leases, desk.keys, desk.prices, desk.retries):
+            await desk.catalog.aliases.attempt()  # so that no name is unknown for want of a reading
+            for task in (leases, desk.keys, desk.prices, desk.catalog.aliases, desk.retries):
                 task.start()
                 stack.push_async_callback(task.close)
             stack.push_async_callback(desk.pumps.drain, desk.options.drain_s)
@@ -153,7 +159,7 @@ def _lifespan(
 
 
 def _refuse(request: AnyRequest, error: Exception) -> Response[bytes]:
-    """Answer an error by the table; what Litestar itself refuses keeps its status in our shape."""
+    """Answer an error by the table, in the shape of who asks; what Litestar refuses keeps its status."""
     answer = _framework_answer(request, error) if isinstance(error, HTTPException) else answer_of(error)
     if answer.status == 500:
         log.error("internal_error", path=request.url.path, exc_info=error)
@@ -162,7 +168,10 @@ def _refuse(request: AnyRequest, error: Exception) -> Response[bytes]:
         headers["retry-after"] = str(answer.retry_after_s)
     if answer.status == 401:
         headers["www-authenticate"] = "Bearer"
-    return Response(answer.body, status_code=answer.status, media_type="application/json", headers=headers)
+    status, body = answer.status, answer.body
+    if speaks_anthropic(request.url.path, request.headers):
+        status, body = answer.anthropic_status, answer.anthropic(_request_id(request.scope))
+    return Response(body, status_code=status, media_type="application/json", headers=headers)
 
 
 def _framework_answer(request: AnyRequest, error: HTTPException) -> Answer:
@@ -185,12 +194,22 @@ def _framework_answer(request: AnyRequest, error: HTTPException) -> Answer:
     return Answer(status, "invalid_request_error", error.detail, "invalid_request")
 
 
+def _request_id(scope: Scope) -> str:
+    """The id that admission gave a request, else one of its own, which nobody else knows."""
+    made: str = scope["state"].setdefault("request_id", str(uuid.uuid4()))
+    return made
+
+
 async def _mark(message: Message, scope: Scope) -> None:
-    """Put `x-request-id` on every answer, and count it."""
+    """Put its id on every answer, under Anthropic's name too, and who may read it; count it."""
     if message["type"] != "http.response.start":
         return
-    request_id = scope["state"].get("request_id") or str(uuid.uuid4())
-    message.setdefault("headers", [])
-    message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
+    request_id = _request_id(scope).encode()
+    message["headers"] = [
+        *message.get("headers", ()),
+        *browsers.sharing(scope["path"]),
+        (b"x-request-id", request_id),
+        (b"request-id", request_id),
+    ]
     desk: Desk = scope["litestar_app"].state.desk
     desk.telemetry.requests.labels(scope.get("path_template") or "unrouted", message["status"]).inc()

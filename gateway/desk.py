@@ -11,6 +11,7 @@ from billing.tenancy.projects.service import Projects
 from billing.tenancy.rules.service import Rules
 from billing.tenancy.service import Tenancy
 from billing.tenancy.users.service import Users
+from gateway.credentials import key_sent
 from gateway.instant import ValkeyClock
 from gateway.models import Catalog
 from gateway.options import GatewayOptions
@@ -61,14 +62,14 @@ def desk_of(request: AnyRequest) -> Desk:
 async def caller(request: AnyRequest, scope: Scope | None = None) -> KeyGrant:
     """Find whose request this is, and that its key has the scope.
 
-    Raises as `KeySnapshot.grant` and `require` do.
+    Raises as `key_sent`, `KeySnapshot.grant` and `require` do.
     """
     desk = desk_of(request)
     peer = None if request.client is None else request.client.host
     # All lines of the header: a proxy may add its own below the client's.
     forwarded = ",".join(request.headers.getall("x-forwarded-for", ()))
     client = client_address(peer, forwarded, desk.options.trusted_proxies)
-    grant = await desk.keys.grant(request.headers.get("authorization"), client)
+    grant = await desk.keys.grant(key_sent(request.headers), client)
     if scope is not None:
         require(grant, scope)
     return grant

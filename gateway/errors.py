@@ -1,6 +1,8 @@
 """The one table that turns errors into answers (conventions C6). What is not in it is a silent 500.
 
-The shape is OpenAI's and DeepSeek's: ``{"error": {"message", "type", "param", "code"}}``.
+The shape is OpenAI's and DeepSeek's, ``{"error": {"message", "type", "param", "code"}}``, or Anthropic's,
+``{"type": "error", "error": {"type", "message"}, "request_id"}``: `gateway.paths.speaks_anthropic` says who
+gets which.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,6 +18,16 @@ from gateway import refusal
 from recipe import errors as recipe
 
 RETRY_AFTER_S: Final = 5
+ANTHROPIC_TYPES: Final[Mapping[int, str]] = {
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    529: "overloaded_error",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +47,17 @@ class Answer:
         """The JSON body, also framed as an event after a stream has begun. Messages quote what was sent."""
         error = {"message": masked(self.message), "type": self.type, "param": self.param, "code": self.code}
         return msgspec.json.encode({"error": error})
+
+    @property
+    def anthropic_status(self) -> int:
+        """The status in Anthropic's protocol, which knows no 422."""
+        return 400 if self.status == 422 else self.status
+
+    def anthropic(self, request_id: str) -> bytes:
+        """The JSON body in Anthropic's shape; a type goes by its status."""
+        other = "api_error" if self.status >= 500 else "invalid_request_error"
+        error = {"type": ANTHROPIC_TYPES.get(self.status, other), "message": masked(self.message)}
+        return msgspec.json.encode({"type": "error", "error": error, "request_id": request_id})
 
 
 def _invalid(status: int, message: str, param: str | None, code: str | None) -> Answer:
@@ -96,7 +119,10 @@ def _no_tier(error: billing.TierMissing) -> Answer:
 
 
 def _no_model(error: refusal.ModelUnknown) -> Answer:
-    return _invalid(404, f"the model {error.model!r} does not exist", "model", "model_not_found")
+    message = f"the model {error.model!r} does not exist"
+    if error.answers is not None:
+        message = f"the model {error.model!r} is an alias of {error.answers!r}, which is not served here"
+    return _invalid(404, message, "model", "model_not_found")
 
 
 def _no_key(error: refusal.KeyRefused) -> Answer:
@@ -190,6 +216,8 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     billing.PlanMissing: _internal,
     billing.PlanConflict: _internal,
     billing.ReasonMissing: _internal,
+    billing.AliasInvalid: _internal,
+    billing.AliasMissing: _internal,
     billing.AmountExceeds: _internal,
     billing.TenantMissing: _internal,
     billing.TenantExists: _internal,

@@ -22,7 +22,7 @@ class GatewayOptions:
         lease_renew_interval_s: pause between two renewals; a third of the lease leaves room for two failures.
         key_age_max_s: longest time a key's grant is used without asking again (the bound on revocation).
         keys_max: grants kept in process.
-        price_refresh_interval_s: pause between two readings of the price book.
+        price_refresh_interval_s: pause between two readings of the price book, and of the models' aliases.
         drain_s: how long a stopping process lets running requests finish.
         valkey_lost: while Valkey is away, refuse with 503, or admit this replica's share of the limits,
             without any hold (`gateway.admission.share` says what that risks).

@@ -53,11 +53,12 @@ class NotPermitted(GatewayError):
 
 
 class ModelUnknown(GatewayError):
-    """No public model has this name."""
+    """No public model has this name; or one does that is not served here, named by ``answers``."""
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, answers: str | None = None) -> None:
         super().__init__(model)
         self.model = model
+        self.answers = answers
 
 
 class BodyTooLarge(GatewayError):

@@ -1,12 +1,15 @@
-"""What the gateway knows without asking each time: keys (2 s old at most, changes pushed) and prices."""
+"""What the gateway knows without asking: keys (2 s old at most, changes pushed), prices, aliases."""
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, Generic, TypeVar
 
-from billing.errors import BillingError, PriceMissing
+from billing.catalog.alias import Aliases
+from billing.catalog.service import Aliasing
+from billing.errors import BillingError, PriceMissing, StoreUnavailable
 from billing.pricing.book import PriceBook
 from billing.pricing.service import Prices
 from billing.tenancy.api_key import KeyGrant
@@ -20,6 +23,8 @@ from gateway.valkey import Valkey
 
 CHANGED_CHANNEL: Final = "kv:changed"
 RESUBSCRIBE_PAUSE_S: Final = 0.5
+
+Read = TypeVar("Read")
 
 
 async def announce_change(valkey: Valkey, owner_id: str) -> None:
@@ -61,19 +66,18 @@ class KeySnapshot:
         await stop(self._listener)
         await asyncio.gather(*self._asked.values(), return_exceptions=True)
 
-    async def grant(self, authorization: str | None, client: str | None = None) -> KeyGrant:
+    async def grant(self, secret: str, client: str | None = None) -> KeyGrant:
         """Find whose request this is.
 
         Args:
-            authorization: the HTTP header, ``Bearer kv_live_…``.
+            secret: the key that came with it, ``kv_live_…``.
             client: address that the request comes from, as far as we know it.
 
         Raises:
-            KeyRefused: missing, malformed, unknown, revoked or lapsed.
+            KeyRefused: malformed, unknown, revoked or lapsed.
             NotPermitted: the key may not be used from this address.
             StoreUnavailable: the key is not known here and Postgres cannot be asked.
         """
-        secret = _bearer(authorization)
         if not checksum_ok(secret):
             raise KeyRefused("this is not a complete API key: its checksum does not match")
         known = await self._find(self._tenancy.digest(secret))
@@ -135,35 +139,55 @@ class KeySnapshot:
             await asyncio.sleep(RESUBSCRIBE_PAUSE_S)
 
 
-class PriceSnapshot:
-    """The price book, read again every few seconds; the last one read stays in use while Postgres is away."""
+class _Reading(Generic[Read]):
+    """Something of the operator's, read again every few seconds; the last reading outlives Postgres."""
 
-    def __init__(self, prices: Prices, *, refresh_interval_s: float) -> None:
-        self._prices = prices
+    def __init__(self, read: Callable[[], Awaitable[Read]], what: str, *, refresh_interval_s: float) -> None:
+        self._read = read
+        self._what = what
         self._refresh_interval_s = refresh_interval_s
-        self._book = PriceBook(())
+        self._last: Read | None = None
         self._task: asyncio.Task[None] | None = None
-
-    @property
-    def book(self) -> PriceBook:
-        """The book as last read."""
-        return self._book
 
     def start(self) -> None:
         """Begin to read it again and again."""
-        self._task = asyncio.create_task(self._refresh_forever(), name="prices")
+        self._task = asyncio.create_task(self._refresh_forever(), name=self._what)
 
     async def close(self) -> None:
         """Read no more."""
         await stop(self._task)
 
     async def refresh(self) -> None:
-        """Read the book now.
+        """Read it now.
 
         Raises:
-            StoreUnavailable: Postgres cannot be asked; the old book stays.
+            StoreUnavailable: Postgres cannot be asked; the old reading stays.
         """
-        self._book = await self._prices.book()
+        self._last = await self._read()
+
+    async def attempt(self) -> None:
+        """Read it now if that can be done; else say so in the log."""
+        try:
+            await self.refresh()
+        except BillingError as error:
+            log.warning(f"{self._what}_not_refreshed", reason=str(error))
+
+    async def _refresh_forever(self) -> None:
+        while True:
+            await self.attempt()
+            await asyncio.sleep(self._refresh_interval_s)
+
+
+class PriceSnapshot(_Reading[PriceBook]):
+    """The price book."""
+
+    def __init__(self, prices: Prices, *, refresh_interval_s: float) -> None:
+        super().__init__(prices.book, "prices", refresh_interval_s=refresh_interval_s)
+
+    @property
+    def book(self) -> PriceBook:
+        """The book as last read."""
+        return self._last or PriceBook(())
 
     async def covering(self, tenant_id: str, model: str, currency: str, at: datetime) -> PriceBook:
         """Return the tenant's book, which prices the model: read once more if the known one does not.
@@ -171,31 +195,32 @@ class PriceSnapshot:
         Raises:
             PriceMissing: neither does.
         """
-        book = self._book.of(tenant_id)
+        book = self.book.of(tenant_id)
         try:
             book.row(model, currency, at)
         except PriceMissing:
             await self.refresh()
-            book = self._book.of(tenant_id)
+            book = self.book.of(tenant_id)
             book.row(model, currency, at)
         return book
 
-    async def _refresh_forever(self) -> None:
-        while True:
-            try:
-                await self.refresh()
-            except BillingError as error:
-                log.warning("prices_not_refreshed", reason=str(error))
-            await asyncio.sleep(self._refresh_interval_s)
 
+class AliasSnapshot(_Reading[Aliases]):
+    """The operator's aliases of models."""
 
-def _bearer(authorization: str | None) -> str:
-    scheme, _, secret = (authorization or "").strip().partition(" ")
-    if not scheme:
-        raise KeyRefused("no API key: send the header Authorization: Bearer <key>")
-    if scheme.lower() != "bearer" or not secret.strip():
-        raise KeyRefused("the Authorization header must be: Bearer <key>")
-    return secret.strip()
+    def __init__(self, aliasing: Aliasing, *, refresh_interval_s: float) -> None:
+        super().__init__(aliasing.aliases, "aliases", refresh_interval_s=refresh_interval_s)
+
+    @property
+    def aliases(self) -> Aliases:
+        """The rows as last read.
+
+        Raises:
+            StoreUnavailable: none have been read since this process began.
+        """
+        if self._last is None:
+            raise StoreUnavailable("the names of models have not been read yet")
+        return self._last
 
 
 def _now_s() -> float:

@@ -1,6 +1,7 @@
 """Servers and the model that tests of every package share. Real ones: no test talks to an imitation."""
 
 import asyncio
+import fcntl
 import secrets
 import shutil
 import signal
@@ -21,9 +22,30 @@ from billing.db import migrate
 ROOT = Path(__file__).resolve().parent.parent
 TEMPLATE = "kvitto_template"
 
+# Who start vLLM, the longest first: each lane one after another, the lanes beside each other.
+LANES = {
+    "stacks": ("tests/e2e/", "tests/chaos/", "tests/scenarios/"),
+    "workers": ("tests/engine/worker/", "tests/engine/cluster/test_real_workers.py"),
+}
+
 # Nothing is timed in a test: a busy machine would fail it.
 settings.register_profile("kvitto", deadline=None)
 settings.load_profile("kvitto")
+
+
+def lane_of(item: pytest.Item) -> str:
+    """What ``--dist loadgroup`` keeps in one process: a lane, else a file."""
+    file = item.path.relative_to(ROOT).as_posix()
+    return next((lane for lane, places in LANES.items() if file.startswith(places)), file)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the lanes first, for they take longest."""
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(lane_of(item)))
+    order = list(LANES)
+    items.sort(key=lambda item: order.index(lane) if (lane := lane_of(item)) in LANES else len(order))
 
 
 @dataclass(frozen=True)
@@ -148,4 +170,7 @@ def valkey_url(valkey_server: ValkeyServer) -> str:
 @pytest.fixture(scope="session")
 def model_dir() -> Path:
     """The default model in the form the workers serve, made once and kept in ``.cache``."""
-    return model.prepare_now(ROOT / ".cache")
+    (ROOT / ".cache").mkdir(exist_ok=True)
+    with (ROOT / ".cache" / "model.lock").open("w") as alone:
+        fcntl.flock(alone, fcntl.LOCK_EX)  # processes of xdist share the folder
+        return model.prepare_now(ROOT / ".cache")

@@ -17,6 +17,7 @@ def explain(error: Exception) -> str | None:
     """One line for an error of ours; None for one that nobody foresaw, whose traceback then helps best."""
     from admin.stack.errors import StackError
     from billing.errors import (
+        AliasMissing,
         BillingError,
         KeyMissing,
         LimitMissing,
@@ -35,6 +36,7 @@ def explain(error: Exception) -> str | None:
         ProjectMissing: "`kvitto project list` shows all of them",
         KeyMissing: "`kvitto key list` shows all of them",
         PlanMissing: "`kvitto price plan list` shows all of them",
+        AliasMissing: "`kvitto model list` shows all of them",
         UserMissing: "`kvitto user list` shows all of them",
         LimitMissing: "`kvitto limit list` and `kvitto budget list` show all of them",
     }

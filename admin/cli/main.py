@@ -20,6 +20,7 @@ from admin.cli import (
     credit,
     key,
     limit,
+    model,
     price,
     project,
     stack,
@@ -81,6 +82,7 @@ app.add_typer(user.app, name="user", rich_help_panel=PANEL_BOOKS)
 app.add_typer(limit.app, name="limit", rich_help_panel=PANEL_BOOKS)
 app.add_typer(budget.app, name="budget", rich_help_panel=PANEL_BOOKS)
 app.add_typer(credit.app, name="credit", rich_help_panel=PANEL_BOOKS)
+app.add_typer(model.app, name="model", rich_help_panel=PANEL_BOOKS)
 app.add_typer(price.app, name="price", rich_help_panel=PANEL_BOOKS)
 app.add_typer(admission.app, name="admission", rich_help_panel=PANEL_BOOKS)
 app.add_typer(audit.app, name="audit", rich_help_panel=PANEL_BOOKS)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from admin.settings import Settings
 from admin.stack.supervisor import connect
 from billing.audit.service import Audit
+from billing.catalog.service import Aliasing
 from billing.db.transaction import Database
 from billing.ledger.service import Ledger
 from billing.pricing.service import Prices
@@ -36,6 +37,7 @@ class Books:
     rules: Rules
     audit: Audit
     prices: Prices
+    aliasing: Aliasing
     ledger: Ledger
     reports: Reports
     receipts: Receipts
@@ -55,6 +57,7 @@ async def books(data_dir: Path) -> AsyncIterator[Books]:
             rules=Rules(database),
             audit=Audit(database),
             prices=Prices(database),
+            aliasing=Aliasing(database),
             ledger=Ledger(database),
             reports=Reports(database),
             receipts=Receipts(database),

@@ -5,6 +5,7 @@ import sys
 
 from admin import clock, demo, settings
 from admin.settings import Settings
+from billing.catalog.service import Aliasing
 from billing.db import migrate
 from billing.db.transaction import Database
 from billing.errors import RolesMissing
@@ -17,7 +18,8 @@ async def prepare(known: Settings) -> None:
     """Fill a migrated database with what a stack starts with."""
     database = Database(known.database_url, pool_size=1)
     try:
-        books = demo.Books(Tenancy(database, known.key_pepper), Ledger(database), Prices(database))
+        tenancy = Tenancy(database, known.key_pepper)
+        books = demo.Books(tenancy, Ledger(database), Prices(database), Aliasing(database))
         await demo.prepare(books, known, clock.now())
     finally:
         await database.close()

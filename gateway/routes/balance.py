@@ -5,10 +5,11 @@ from typing import Any
 from litestar import get
 
 from billing.money import Femto, decimal_of
+from gateway import paths
 from gateway.desk import AnyRequest, caller, desk_of
 
 
-@get(["/user/balance", "/v1/user/balance"])
+@get(list(paths.BALANCE))
 async def show_balance(request: AnyRequest) -> dict[str, Any]:
     """Read the balance from the ledger, not from its projection: what is shown is what is owned.
 

@@ -6,7 +6,7 @@ from typing import Final
 from litestar import post
 from litestar.response.base import ASGIResponse
 
-from gateway import sse
+from gateway import paths, sse
 from gateway.admission.hold import Hold
 from gateway.desk import AnyRequest
 from gateway.errors import answer_of
@@ -49,7 +49,7 @@ class ChatSurface:
 SURFACE: Final = ChatSurface()
 
 
-@post(["/v1/chat/completions", "/chat/completions"], status_code=200)
+@post(list(paths.CHAT), status_code=200)
 async def complete(request: AnyRequest) -> ASGIResponse:
     """Answer a conversation; see `gateway.routes.inference.answer`."""
     return await inference.answer(request, SURFACE)

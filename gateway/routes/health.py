@@ -7,11 +7,12 @@ from litestar import MediaType, Response, get, route
 from litestar.enums import HttpMethod
 
 from billing.errors import BillingError
+from gateway import paths
 from gateway.desk import AnyRequest, Desk, desk_of
 from gateway.refusal import ValkeyUnavailable
 
 
-@route(["/", "/livez"], http_method=[HttpMethod.GET, HttpMethod.HEAD], status_code=200)
+@route(list(paths.LIVE), http_method=[HttpMethod.GET, HttpMethod.HEAD], status_code=200)
 async def live() -> Response[bytes]:
     """Answer as long as the process runs; clients probe the root without a key."""
     return Response(b"", media_type=MediaType.TEXT)

@@ -30,6 +30,7 @@ from tests.billing.conftest import NOON
 # Tables that belong to no tenant, each with its reason.
 GLOBAL = {
     "alembic_version": "which migrations have run",
+    "model_alias": "names of models, the operator's",
     "price_plan": "names of plans",
     "price_window": "of a price row, and seen with it",
     "price_tier": "of a price row, and seen with it",
@@ -136,7 +137,7 @@ async def test_what_is_granted_on_facts_is_to_append_them(ask: Ask) -> None:
     assert {what for _, _, what in granted} <= {"INSERT", "UPDATE", "DELETE"}
     # Which request answered a key means nothing after a day; what the others were is in the audit log.
     deleted = {table for _, table, what in granted if what == "DELETE"}
-    assert deleted == {"idempotency_record", "tenant_user", "usage_limit", "budget"}
+    assert deleted == {"idempotency_record", "model_alias", "tenant_user", "usage_limit", "budget"}
 
 
 @pytest.mark.parametrize("table", sorted(APPENDED | PROJECTED | MANAGED | LOGGED | {"audit_head"}))

@@ -15,7 +15,7 @@ PROMPT = "user:Hi\n"
 
 async def unread(house: House) -> Pump:
     """A stream that nobody reads yet."""
-    grant = await house.desk.keys.grant(house.headers["authorization"])
+    grant = await house.desk.keys.grant(house.key)
     body = b'{"model": "%b", "stream": true, "messages": [{"role": "user", "content": "Hi"}]}'
     body %= house.parts.recipe.served_name.encode()
     asked = await understood(house.desk, grant, SURFACE, body, None)

@@ -55,7 +55,7 @@ async def code(house: House, key: str = KEY, **more: Any) -> tuple[int, str]:
 
 
 async def ask_of(house: House, key: str = KEY, **more: Any) -> Ask:
-    grant = await house.desk.keys.grant(house.headers["authorization"])
+    grant = await house.desk.keys.grant(house.key)
     sent = Sent({"idempotency-key": key}, "/v1/chat/completions", grant, "", body(**more))
     ask = await house.desk.retries.ask(sent)
     assert ask is not None

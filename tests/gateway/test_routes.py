@@ -10,12 +10,13 @@ from billing.ledger.balance import BillingTerms
 from billing.money import Femto, decimal_of
 from billing.tenancy.api_key import KeyTerms
 from engine.api import TokenChunk
+from gateway import paths
 from tests.gateway.conftest import CREDIT, EPOCH, ROW, House
 from tests.gateway.doubles import END, MODEL, Play, says
 
 Route = tuple[str, str, bool]  # method, path, whether a stream is asked for
 
-OPEN = {"/", "/livez", "/readyz", "/metrics", "/openapi.json"}
+OPEN = {*paths.LIVE, "/readyz", "/metrics", "/openapi.json"}
 
 
 def routes(house: House) -> Iterator[tuple[str, str]]:
@@ -53,7 +54,7 @@ async def test_every_route_that_reaches_the_engine_passes_admission(house: House
         await ask(house, route, house.key)
         if len(house.engine.generations) > before:
             reaching.add(route)
-    assert {path for _, path, _ in reaching} == {"/v1/chat/completions", "/chat/completions"}
+    assert {path for _, path, _ in reaching} == set(paths.CHAT)
     worked = len(house.engine.generations)
     await house.settled(worked)
     await house.spend(leaving=0)

@@ -18,7 +18,6 @@ from tests.gateway.conftest import EPOCH, ROW, House, until
 from tests.gateway.doubles import MODEL, Play
 
 SECRET = keys.secret_of(b"s" * 32)
-HEADER = f"Bearer {SECRET}"
 GRANT = KeyGrant("key_a", "ten_a", "USD", None, "test")
 
 
@@ -60,7 +59,7 @@ async def snapshot(tenancy: CountingTenancy, valkey: Valkey) -> AsyncIterator[Ke
 async def test_a_key_is_asked_for_once_however_many_requests_come_at_once(
     snapshot: KeySnapshot, tenancy: CountingTenancy
 ) -> None:
-    grants = await asyncio.gather(*(snapshot.grant(HEADER) for _ in range(20)))
+    grants = await asyncio.gather(*(snapshot.grant(SECRET) for _ in range(20)))
     assert set(grants) == {GRANT}
     assert tenancy.asked == 1
 
@@ -69,8 +68,8 @@ async def test_a_grant_older_than_the_bound_is_asked_for_again(
     tenancy: CountingTenancy, valkey: Valkey
 ) -> None:
     forgetful = KeySnapshot(tenancy, valkey, age_max_s=0.0, keys_max=2)  # type: ignore[arg-type]  # a double
-    await forgetful.grant(HEADER)
-    await forgetful.grant(HEADER)
+    await forgetful.grant(SECRET)
+    await forgetful.grant(SECRET)
     assert tenancy.asked == 2
 
 
@@ -84,13 +83,13 @@ async def test_a_revocation_that_is_announced_takes_effect_at_once(
         return int(listeners) > 0
 
     await until(subscribed)
-    await snapshot.grant(HEADER)
+    await snapshot.grant(SECRET)
     tenancy.grant = KeyGrant("key_a", "ten_a", "USD", EPOCH, "test")
     await announce_change(valkey, "key_a")
 
     async def refused() -> bool:
         try:
-            await snapshot.grant(HEADER)
+            await snapshot.grant(SECRET)
         except KeyRefused:
             return True
         return False
@@ -101,20 +100,20 @@ async def test_a_revocation_that_is_announced_takes_effect_at_once(
 async def test_an_answer_that_was_under_way_during_a_revocation_is_not_kept(
     snapshot: KeySnapshot, tenancy: CountingTenancy
 ) -> None:
-    asking = asyncio.create_task(snapshot.grant(HEADER))
+    asking = asyncio.create_task(snapshot.grant(SECRET))
     await until(tenancy.was_asked)
     snapshot.forget("key_a")
     await asking
-    await snapshot.grant(HEADER)
+    await snapshot.grant(SECRET)
     assert tenancy.asked == 2
 
 
 async def test_a_mistyped_key_never_reaches_the_database(
     snapshot: KeySnapshot, tenancy: CountingTenancy
 ) -> None:
-    for header in (None, "", "Bearer", f"{HEADER}0", f"Bearer {SECRET[:-1]}", "Bearer kv_live_"):
+    for mistyped in ("", f"{SECRET}0", SECRET[:-1], "kv_live_"):
         with pytest.raises(KeyRefused):
-            await snapshot.grant(header)
+            await snapshot.grant(mistyped)
     assert tenancy.asked == 0
 
 
@@ -123,17 +122,17 @@ async def test_an_outage_is_neither_an_unknown_key_nor_remembered(
 ) -> None:
     tenancy.away = True
     with pytest.raises(StoreUnavailable):
-        await snapshot.grant(HEADER)
+        await snapshot.grant(SECRET)
     tenancy.away = False
-    assert await snapshot.grant(HEADER) == GRANT
+    assert await snapshot.grant(SECRET) == GRANT
 
 
 async def test_no_more_keys_are_kept_than_allowed(snapshot: KeySnapshot, tenancy: CountingTenancy) -> None:
-    await snapshot.grant(HEADER)
+    await snapshot.grant(SECRET)
     for byte in (b"x", b"y"):
         with pytest.raises(KeyRefused):
-            await snapshot.grant(f"Bearer {keys.secret_of(byte * 32)}")
-    await snapshot.grant(HEADER)
+            await snapshot.grant(keys.secret_of(byte * 32))
+    await snapshot.grant(SECRET)
     assert tenancy.asked == 4
 
 

@@ -1,6 +1,7 @@
 """All tables. Money is NUMERIC(38,0) femto-units; instants are TIMESTAMPTZ; the ledger only grows."""
 
 from billing.db.tables.audit import audit_event, audit_head
+from billing.db.tables.catalog import model_alias
 from billing.db.tables.idempotency import idempotency_record
 from billing.db.tables.ledger import balance, credit_lot, ledger_entry, ledger_transaction
 from billing.db.tables.pricing import price_plan, price_row, price_tier, price_window, tenant_plan
@@ -26,6 +27,7 @@ __all__ = [
     "ledger_entry",
     "ledger_transaction",
     "metadata",
+    "model_alias",
     "price_plan",
     "price_row",
     "price_tier",

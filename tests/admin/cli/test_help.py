@@ -34,6 +34,7 @@ OF_THE_ISSUE = {
     "limit set", "limit list", "limit remove",
     "budget create", "budget list", "budget set", "budget remove",
     "audit list", "audit verify", "audit receipts",
+    "model list", "model alias", "model unalias",
     "price list", "price show", "usage", "chat", "store stat", "store verify", "store sweep",
     "store erase", "store retire", "admission rebuild",
     "price rate", "price lint", "price diff", "price publish", "price export",

@@ -11,6 +11,8 @@ import pytest
 
 from admin import demo
 from admin.settings import Settings
+from billing.catalog.alias import Alias
+from billing.catalog.service import Aliasing
 from billing.db.transaction import Database
 from billing.ledger.service import Ledger
 from billing.pricing import toml
@@ -24,7 +26,8 @@ AT = datetime(2026, 12, 1, tzinfo=UTC)
 @pytest.fixture
 async def books(database_url: str) -> AsyncIterator[demo.Books]:
     database = Database(database_url, pool_size=1)
-    yield demo.Books(Tenancy(database, b"p" * 32), Ledger(database), Prices(database))
+    tenancy = Tenancy(database, b"p" * 32)
+    yield demo.Books(tenancy, Ledger(database), Prices(database), Aliasing(database))
     await database.close()
 
 
@@ -87,3 +90,18 @@ async def test_the_demo_carries_deepseeks_price_history_and_leaves_the_operators
     published = (await books.prices.book()).rows
     assert set(history) <= set(published)
     assert [row for row in published if row.model == "own"] == [own]
+
+
+async def test_the_demos_model_answers_to_usual_names_and_the_operators_aliases_stay(
+    books: demo.Books, tmp_path: Path
+) -> None:
+    async def named() -> dict[str, str]:
+        return {row.pattern: row.model for row in (await books.aliasing.aliases()).rows}
+
+    await books.aliasing.set_alias(Alias("gpt-*", "mine", AT, "operator"))
+    await demo.prepare(books, settings_of(tmp_path), AT)
+    served = settings_of(tmp_path).served_name
+    assert await named() == {"claude-*": served, "deepseek-*": served, "gpt-*": "mine"}
+    await books.aliasing.remove_alias("deepseek-*", "operator", AT)
+    await demo.prepare(books, replace(settings_of(tmp_path), served_name="other"), AT)
+    assert await named() == {"claude-*": "other", "gpt-*": "mine"}

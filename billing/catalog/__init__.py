@@ -1,0 +1,1 @@
+"""Which further names clients may use for the models that are served."""
