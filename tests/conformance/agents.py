@@ -1,4 +1,4 @@
-"""Coding agents from npm, told to work without a person: how they find the gateway, and how they are asked."""
+"""Coding agents from npm, told to work alone: how they find the gateway, and how they are asked."""
 
 import asyncio
 import json
