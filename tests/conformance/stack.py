@@ -32,6 +32,7 @@ CHUNK_TOKENS = (1, 3, 2)  # in turn: pieces end anywhere, also inside a characte
 # Prompts of clients have some thirty tokens; a bucket that is empty takes this many a minute.
 INPUT_PER_MINUTE = 1200
 
+THOUGHTS = "Let me see: 日本 🌍."  # before each turn whose prompt asks to think
 Script = Callable[[str], str]  # the prompt, special tokens spelled out, to what the model writes
 
 
@@ -41,11 +42,11 @@ class Dialect:
 
     end: str
 
-    def says(self, text: str, thoughts: str = "") -> str:
+    def says(self, text: str) -> str:
         """A turn of text."""
-        return (f"{thoughts}</think>" if thoughts else "") + text + self.end
+        return text + self.end
 
-    def calls(self, name: str, **arguments: Any) -> str:
+    def calls(self, name: str, /, **arguments: Any) -> str:
         """A turn that calls a tool."""
         call = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
         return f"<tool_call>\n{call}\n</tool_call>{self.end}"
@@ -53,9 +54,9 @@ class Dialect:
 
 @dataclass(frozen=True)
 class Dsml(Dialect):
-    """DeepSeek's spelling; it thinks before it calls."""
+    """DeepSeek's spelling."""
 
-    def calls(self, name: str, **arguments: Any) -> str:
+    def calls(self, name: str, /, **arguments: Any) -> str:
         """See `Dialect`."""
         parameters = "".join(
             f'<｜DSML｜ parameter name="{key}" string="{str(isinstance(value, str)).lower()}">'
@@ -63,7 +64,7 @@ class Dsml(Dialect):
             for key, value in arguments.items()
         )
         invoke = f'<｜DSML｜ invoke name="{name}">\n{parameters}</｜DSML｜ invoke>'
-        return f"I look it up.</think>\n\n<｜DSML｜ calls>\n{invoke}\n</｜DSML｜ calls>{self.end}"
+        return f"\n\n<｜DSML｜ calls>\n{invoke}\n</｜DSML｜ calls>{self.end}"
 
 
 CHATML = Dialect("<|im_end|>")
@@ -92,7 +93,8 @@ class TokenSource(ScriptedEngine):
         """See `ScriptedEngine`: the turn's own play."""
         prompt = self._tokenizer.decode_bytes(request.prompt_ids).decode("utf-8", "replace")
         self.prompts.append(prompt)
-        token_ids = self.encode(self.script(prompt))
+        thoughts = f"{THOUGHTS}</think>" if prompt.endswith("<think>") else ""
+        token_ids = self.encode(thoughts + self.script(prompt))
         cut = len(token_ids) > request.sampling.max_tokens
         chunks = list(_chunks(token_ids[: request.sampling.max_tokens]))
         chunks[-1] = replace(chunks[-1], finish="length" if cut else "stop")

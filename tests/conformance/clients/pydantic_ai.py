@@ -11,8 +11,9 @@ from pydantic_ai import Agent, NativeOutput, PartDeltaEvent
 from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.messages import ModelResponse, TextPartDelta, ThinkingPart, ThinkingPartDelta
 from pydantic_ai.models import Model
-from pydantic_ai.models.anthropic import AnthropicModel
+from pydantic_ai.models.anthropic import AnthropicModel, AnthropicModelSettings
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+from pydantic_ai.profiles.anthropic import AnthropicModelProfile
 from pydantic_ai.profiles.openai import OpenAIModelProfile
 from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
@@ -44,7 +45,11 @@ class PydanticAi(Client):
                 async with anthropic.AsyncAnthropic(
                     base_url=at.url, api_key=at.key, max_retries=at.retries
                 ) as client:
-                    yield AnthropicModel(at.model, provider=AnthropicProvider(anthropic_client=client))
+                    yield AnthropicModel(
+                        at.model,
+                        provider=AnthropicProvider(anthropic_client=client),
+                        profile=AnthropicModelProfile(supports_json_schema_output=True),
+                    )
                 return
             async with openai.AsyncOpenAI(
                 base_url=f"{at.url}/v1", api_key=at.key, max_retries=at.retries
@@ -67,7 +72,11 @@ class PydanticAi(Client):
     async def stream(self, at: At, text: str) -> Said:
         """See `Client`."""
         pieces = 0
-        async with self._model(at) as model, Agent(model).iter(text) as run:
+        thinking: Any = {"type": "adaptive"}
+        settings = (
+            AnthropicModelSettings(anthropic_thinking=thinking) if self.protocol == "messages" else None
+        )
+        async with self._model(at) as model, Agent(model).iter(text, model_settings=settings) as run:
             async for node in run:
                 if Agent.is_model_request_node(node):
                     async with node.stream(run.ctx) as events:
