@@ -125,7 +125,7 @@ class ClaudeCode(Agent):
 
     def arguments(self, command: str) -> dict[str, Any]:
         """See `Agent`."""
-        return {"command": command, "description": "List the files"}
+        return {"command": command, "description": "Read the file"}
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class OpenCode(Agent):
 
     def arguments(self, command: str) -> dict[str, Any]:
         """See `Agent`."""
-        return {"command": command, "description": "List the files"}
+        return {"command": command, "description": "Read the file"}
 
 
 @dataclass(frozen=True)

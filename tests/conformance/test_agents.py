@@ -9,7 +9,8 @@ from tests.conformance.client import At
 from tests.conformance.stack import Stack
 
 SAID = "All is well in this folder."
-QUESTION = "Which files are here?"
+QUESTION = "What does the file here say?"
+FILE, CONTENT = "note.txt", "forty-two herons"
 
 pytestmark = [
     pytest.mark.skipif(not INSTALLED.is_dir(), reason=MISSING),
@@ -19,11 +20,11 @@ pytestmark = [
 
 @pytest.fixture
 def folders(tmp_path: Path) -> tuple[Path, Path]:
-    """A home for the agent, and a folder to work in that holds one file."""
+    """A home for the agent, and a folder to work in that holds a file."""
     home, work = tmp_path / "home", tmp_path / "work"
     home.mkdir()
     work.mkdir()
-    (work / "of-all-the-files.txt").write_text("hello\n")
+    (work / FILE).write_text(CONTENT + "\n")
     return home, work
 
 
@@ -41,16 +42,15 @@ async def test_it_completes_a_turn_of_text(agent: Agent, stack: Stack, folders: 
 async def test_it_completes_a_loop_with_a_tool(
     agent: Agent, stack: Stack, folders: tuple[Path, Path]
 ) -> None:
-    """The file's name is in no prompt until the tool that lists the folder has run."""
-    call = stack.dialect.calls(agent.shell, **agent.arguments("ls"))
+    """What the file says is in no prompt until the tool that reads it has run."""
+    call = stack.dialect.calls(agent.shell, **agent.arguments(f"cat {FILE}"))
 
     def script(prompt: str) -> str:
-        if "of-all-the-files.txt" in prompt or agent.shell not in prompt:
+        if CONTENT in prompt or agent.shell not in prompt:
             return stack.dialect.says(SAID)
         return call
 
     stack.source.script = script
     assert SAID in await agent.ask(at(stack), QUESTION, *folders)
-    (turn,) = (prompt for prompt in stack.source.prompts if "of-all-the-files.txt" in prompt)
-    assert agent.shell in turn
+    assert any(CONTENT in prompt for prompt in stack.source.prompts)
     assert {exchange.status for exchange in stack.asked} == {200}
