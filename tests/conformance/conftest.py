@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from recipe import registry
 from recipe.registry import Recipe
@@ -16,6 +17,7 @@ from tests.recipe.conftest import (  # noqa: F401  # fixtures of a small model o
     write_model,
 )
 
+settings.register_profile("fuzz", deadline=None, max_examples=10_000)
 CONTEXT_TOKENS = 200_000  # agents' prompts are long, and nobody computes them here
 
 

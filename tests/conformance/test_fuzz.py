@@ -14,9 +14,10 @@ from tests.conformance.shapes import refusal_faults
 from tests.conformance.stack import Stack
 
 PATHS = ("/v1/chat/completions",)
+SLICE = 300
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=max(SLICE, settings.default.max_examples), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 async def test_a_body_is_answered_or_refused_and_never_breaks(data: Any, stack: Stack) -> None:
     stack.source.script = lambda _: stack.dialect.says("Hello")

@@ -49,4 +49,5 @@ def test_help_names_every_target_a_person_types() -> None:
         "bench",
         "chaos",
         "conformance",
+        "fuzz",
     }
