@@ -177,6 +177,7 @@ ANYTHING: Final = st.recursive(
     max_leaves=8,
 )
 DEEP: Final = st.integers(1, 600).map(lambda depth: json.loads("[" * depth + "]" * depth))
+DEPTH_MAX: Final = 12
 WORDS: Final = (
     "type",
     "role",
@@ -193,12 +194,12 @@ WORDS: Final = (
 
 
 def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Where something stands in a body: a path of keys each, the shorter ones first."""
-    inner: Any = value.items() if isinstance(value, dict) else ()
-    inner = enumerate(value) if isinstance(value, list) else inner
-    found = [(*path, key) for key, _ in inner]
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return found + [place for key, each in items for place in _places(each, (*path, key))]
+    """Where something stands in a body, not too deep: a path of keys each."""
+    if len(path) > DEPTH_MAX or not isinstance(value, dict | list):
+        return []
+    items = list(value.items() if isinstance(value, dict) else enumerate(value))
+    own = [(*path, key) for key, _ in items]
+    return own + [place for key, inner in items for place in _places(inner, (*path, key))]
 
 
 @st.composite
