@@ -29,8 +29,7 @@ from tests.gateway.doubles import Play, ScriptedEngine, ScriptedGeneration
 CONF_OPTIONS = replace(OPTIONS, body_bytes_max=2**21)
 BLOCK_TOKENS = 64
 CHUNK_TOKENS = (1, 3, 2)  # in turn: pieces end anywhere, also inside a character
-# Prompts of clients have some thirty tokens; a bucket that is empty takes this many a minute.
-INPUT_PER_MINUTE = 1200
+REQUESTS_PER_MINUTE = 30  # whoever finds none left waits for two seconds
 
 THOUGHTS = "Let me see: 日本 🌍."  # before each turn whose prompt asks to think
 Script = Callable[[str], str]  # the prompt, special tokens spelled out, to what the model writes
@@ -184,7 +183,7 @@ class Recorder:
 
 
 class LimitedTenancy(Tenancy):
-    """Every key may send so many input tokens a minute."""
+    """Every key may send so many requests a minute."""
 
     async def find_key(self, digest: bytes) -> KeyGrant | None:
         """See `Tenancy`."""
@@ -193,7 +192,7 @@ class LimitedTenancy(Tenancy):
 
 
 def _limit(key_id: str) -> Limit:
-    return Limit("key", key_id, "input_tokens_per_minute", INPUT_PER_MINUTE)
+    return Limit("key", key_id, "requests_per_minute", REQUESTS_PER_MINUTE)
 
 
 @dataclass
@@ -216,11 +215,14 @@ class Stack:
         return [one for one in self.recorder.exchanges if one.method == "POST"]
 
     async def exhaust(self) -> None:
-        """Take all that the key's limit of input tokens holds (`LimitedTenancy`)."""
+        """Take all requests that the key's limit holds (`LimitedTenancy`)."""
         await self.house.spend(leaving=CREDIT)  # nothing is admitted before the balance is known
         limits = counted((_limit(self.house.key_id),), self.model, "")
-        demand = Demand(INPUT_PER_MINUTE, 1, limits=limits)
-        await self.house.admission.admit(self.house.tenant_id, Femto(1), demand)
+        admit = self.house.admission.admit
+        one = Demand(1, 1, limits=limits)
+        await asyncio.gather(
+            *(admit(self.house.tenant_id, Femto(1), one) for _ in range(REQUESTS_PER_MINUTE))
+        )
 
 
 @asynccontextmanager
