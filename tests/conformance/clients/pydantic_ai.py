@@ -109,11 +109,16 @@ class PydanticAi(Client):
             return (await Agent(model, output_type=City).run(text)).output
 
 
+def _thoughts(part: ThinkingPart) -> str:
+    """What a model thought; responses tell it apart from a summary of it."""
+    return part.content or "".join((part.provider_details or {}).get("raw_content", ()))
+
+
 def _said(text: str, message: Any) -> Said:
     assert isinstance(message, ModelResponse)
     return Said(
         text=text,
-        thoughts="".join(part.content for part in message.parts if isinstance(part, ThinkingPart)),
+        thoughts="".join(_thoughts(part) for part in message.parts if isinstance(part, ThinkingPart)),
         finish=message.finish_reason,
         input_tokens=message.usage.input_tokens,
         output_tokens=message.usage.output_tokens,
