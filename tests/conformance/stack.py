@@ -197,12 +197,16 @@ def _limit(key_id: str) -> Limit:
 
 @dataclass
 class Stack:
-    """A served house, its token source, and what passed between it and its clients."""
+    """A served house, its token source, and what passed between it and its clients.
+
+    ``answered`` is for tests to count what they were answered.
+    """
 
     house: House
     source: TokenSource
     dialect: Dialect
     recorder: Recorder = field(init=False)
+    answered: int = 0
 
     @property
     def model(self) -> str:
