@@ -9,6 +9,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from recipe.memo import BYTES_MAX
+
 PREFIX: Final = "KVITTO_"
 SETTINGS_FILE: Final = PREFIX + "SETTINGS_FILE"
 LISTENER_FDS: Final = PREFIX + "LISTENER_FDS"
@@ -54,7 +56,8 @@ class Settings:
     ``worker_secret`` opens the workers' doors, ``deployment_public_key`` is raw Ed25519. ``first_token``: a
     prefill may draw the first token of an answer (`engine.shapes.shape.Shape`). ``valkey_lost`` and
     ``gateway_replicas``: see `gateway.options.GatewayOptions`. ``trusted_proxies``: CIDR blocks of proxies
-    before the API, whose ``X-Forwarded-For`` is believed.
+    before the API, whose ``X-Forwarded-For`` is believed. ``encode_memo_bytes_max``: what each gateway
+    may keep of encoded prompts (`recipe.memo`).
     """
 
     data_dir: Path
@@ -74,6 +77,7 @@ class Settings:
     valkey_lost: Literal["refuse", "share"] = "refuse"
     gateway_replicas: int = 1
     trusted_proxies: tuple[str, ...] = ()
+    encode_memo_bytes_max: int = BYTES_MAX
 
     @property
     def base_url(self) -> str:
@@ -158,6 +162,16 @@ def trusted_proxies() -> tuple[str, ...]:
         except ValueError as error:
             raise SettingsInvalid(f"{PREFIX}TRUSTED_PROXIES: {error}") from None
     return blocks
+
+
+def encode_memo_bytes_max() -> int:
+    """Read ``KVITTO_ENCODE_MEMO_BYTES_MAX``; 0 keeps nothing.
+
+    Raises:
+        SettingsInvalid: it is no whole number of bytes.
+    """
+    given = _bytes_max("ENCODE_MEMO_BYTES_MAX")
+    return BYTES_MAX if given is None else given
 
 
 def _bytes_max(name: str) -> int | None:

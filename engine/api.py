@@ -16,11 +16,20 @@ from engine.cluster.options import (
     WorkerAddress,
     WorkerSnapshot,
 )
-from engine.cluster.request import FinishReason, GenerateRequest, Sampling, TokenChunk
+from engine.cluster.request import (
+    Constraint,
+    ConstraintKind,
+    FinishReason,
+    GenerateRequest,
+    Sampling,
+    TokenChunk,
+    TokenLogprobs,
+)
 from engine.cluster.router import Router, Worker
 from engine.cluster.watch import Watch
 from engine.cluster.worker_client import WorkerClient
 from engine.errors import (
+    ConstraintRefused,
     EngineError,
     EngineFailed,
     EngineUnavailable,
@@ -28,10 +37,14 @@ from engine.errors import (
     PromptRefused,
     WorkerAnswerInvalid,
 )
-from engine.wire import WorkerReport
+from engine.wire import LOGPROBS_MAX, WorkerReport
 
 __all__ = [
+    "LOGPROBS_MAX",
     "Attested",
+    "Constraint",
+    "ConstraintKind",
+    "ConstraintRefused",
     "Counts",
     "Deadlines",
     "Drained",
@@ -51,6 +64,7 @@ __all__ = [
     "Sampling",
     "ScriptRunner",
     "TokenChunk",
+    "TokenLogprobs",
     "WorkerAddress",
     "WorkerAnswerInvalid",
     "WorkerReport",

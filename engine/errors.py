@@ -5,6 +5,7 @@ EngineError
 ├── EngineFailed            the stream broke after its first token and could not go on elsewhere
 ├── WorkerAnswerInvalid     a worker answered with something no honest worker sends
 ├── PromptRefused           the worker refused the request itself: another worker would refuse it too
+│   └── ConstraintRefused   what it refused is the constraint on the answer
 └── GenerationCancelled     ours: `Generation.cancel` came before what was asked for
 """
 
@@ -50,6 +51,10 @@ class PromptRefused(EngineError):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
+
+
+class ConstraintRefused(PromptRefused):
+    """The worker's grammar backend does not take the request's constraint."""
 
 
 class GenerationCancelled(EngineError):

@@ -40,6 +40,9 @@ DRAIN_PATH: Final = "/kvitto/drain"
 # vLLM prefixes the request id it is given; aborts must name the prefixed id.
 ENGINE_ID_PREFIX: Final = "generate-tokens-"
 
+# Likeliest tokens that a request may be told of beside each drawn one.
+LOGPROBS_MAX: Final = 20
+
 _TENANT: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 

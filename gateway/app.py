@@ -35,10 +35,20 @@ from gateway.paths import speaks_anthropic
 from gateway.pump import PumpLimits, Pumps
 from gateway.refusal import BodyTooLarge
 from gateway.retries import Retries
-from gateway.routes import balance, chat, description, health, management, models
+from gateway.routes import (
+    balance,
+    chat,
+    completions,
+    description,
+    health,
+    management,
+    messages,
+    models,
+    responses,
+)
 from gateway.settle import Books, Settler
 from gateway.snapshot import AliasSnapshot, KeySnapshot, PriceSnapshot
-from gateway.telemetry import EngineCollector, Telemetry, log
+from gateway.telemetry import EngineCollector, MemoCollector, Telemetry, log
 from gateway.valkey import Valkey
 from gateway.vault import Vault
 from recipe.registry import Recipe
@@ -71,6 +81,7 @@ def build(parts: Parts) -> Litestar:
     admission = _admission(parts, clock, telemetry)
     leases = Leases(admission, options.lease_renew_interval_s)
     telemetry.registry.register(EngineCollector(parts.engine))
+    telemetry.registry.register(MemoCollector(parts.recipe.memo))
     telemetry.in_flight.set_function(lambda: len(leases))
     keys = KeySnapshot(
         parts.tenancy, parts.valkey, age_max_s=options.key_age_max_s, keys_max=options.keys_max
@@ -103,6 +114,11 @@ def build(parts: Parts) -> Litestar:
     app = Litestar(
         [
             chat.complete,
+            messages.converse,
+            messages.count_tokens,
+            completions.complete,
+            responses.respond,
+            responses.count,
             models.list_models,
             models.show_model,
             balance.show_balance,
@@ -111,6 +127,7 @@ def build(parts: Parts) -> Litestar:
             health.metrics,
             management.router(),
             description.describe,
+            description.reference,
         ],
         lifespan=[_lifespan(parts, desk, leases)],
         exception_handlers={HTTPException: _refuse, Exception: _refuse},

@@ -8,6 +8,8 @@ from typing import Final
 
 from litestar.types import ASGIApp, Receive, Scope, Send
 
+from gateway import paths
+
 EXPOSED: Final = (
     "x-request-id",
     "request-id",
@@ -18,7 +20,7 @@ EXPOSED: Final = (
     *(f"x-ratelimit-{part}-requests" for part in ("limit", "remaining", "reset")),
     *(f"x-ratelimit-{part}-tokens" for part in ("limit", "remaining", "reset")),
 )
-UNSHARED: Final = ("/metrics", "/readyz")
+UNSHARED: Final = (*paths.METRICS, *paths.READY)
 PREFLIGHT_AGE_S: Final = 86_400
 
 _SHARED: Final = (

@@ -9,6 +9,7 @@ from typing import Final
 
 CHAT: Final = ("/v1/chat/completions", "/chat/completions", "/beta/chat/completions")
 RESPONSES: Final = ("/v1/responses", "/responses")
+INPUT_TOKENS: Final = ("/v1/responses/input_tokens", "/responses/input_tokens")
 MESSAGES: Final = ("/v1/messages", "/anthropic/v1/messages")
 COUNT_TOKENS: Final = ("/v1/messages/count_tokens", "/anthropic/v1/messages/count_tokens")
 COMPLETIONS: Final = ("/v1/completions", "/completions", "/beta/completions")
@@ -17,6 +18,10 @@ MODEL: Final = tuple(f"{path}/{{name:path}}" for path in MODELS)
 BALANCE: Final = ("/user/balance", "/v1/user/balance", "/beta/user/balance")
 # What clients ask without a key, to see whether somebody is there.
 LIVE: Final = ("/", "/v1", "/beta", "/anthropic", "/api/hello", "/anthropic/api/hello", "/livez")
+READY: Final = ("/readyz",)
+METRICS: Final = ("/metrics",)
+DESCRIPTION: Final = ("/openapi.json",)
+REFERENCE: Final = ("/docs",)
 
 
 def speaks_anthropic(path: str, headers: Mapping[str, str]) -> bool:

@@ -6,6 +6,7 @@ from typing import Final
 from billing.tenancy.api_key import TRAFFIC_CLASSES, KeyGrant, Network, Scope, TrafficClass
 from gateway.refusal import NotPermitted
 from recipe.errors import ParameterInvalid
+from recipe.request import Request
 
 CLASS_HEADER: Final = "X-Traffic-Class"
 
@@ -42,12 +43,12 @@ def traffic_class(grant: KeyGrant, header: str | None, by_looks: TrafficClass) -
     return grant.terms.traffic_class or by_looks
 
 
-def max_tokens(grant: KeyGrant, asked: int | None, fitting: int) -> int:
+def max_tokens(grant: KeyGrant, request: Request, fitting: int) -> int:
     """The longest answer in tokens: what fits the model, at most what the key allows.
 
     Args:
         grant: the key's.
-        asked: what the request asks for; None: nothing.
+        request: what it asks for.
         fitting: what the model would give it.
 
     Raises:
@@ -56,8 +57,9 @@ def max_tokens(grant: KeyGrant, asked: int | None, fitting: int) -> int:
     cap = grant.terms.max_tokens
     if cap is None or fitting <= cap:
         return fitting
-    if asked is not None:
-        raise ParameterInvalid("max_tokens", f"'max_tokens' must be at most {cap} for this API key")
+    if request.max_tokens is not None:
+        param = request.max_tokens_param
+        raise ParameterInvalid(param, f"'{param}' must be at most {cap} for this API key")
     return cap
 
 

@@ -16,6 +16,8 @@ HEADERS: Final[Mapping[str, str]] = {
 }
 DONE: Final = b"data: [DONE]\n\n"
 COMMENT: Final = b": ping\n"
+# Anthropic's own heartbeat; its clients accept it before `message_start` too.
+PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
 
 _encode: Final = msgspec.json.Encoder().encode
 

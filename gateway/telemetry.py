@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 from structlog.typing import EventDict
 
 from billing.tenancy.keys import masked
 
-if TYPE_CHECKING:  # commands that log import no engine
+if TYPE_CHECKING:  # commands that log import neither engine nor recipe
     from engine.api import Engine
+    from recipe.memo import EncodeMemo
 
 _render: Final = structlog.processors.JSONRenderer()
 
@@ -78,6 +79,28 @@ class EngineCollector(Collector):
             "Prompts placed without knowing what of them is stored.",
             value=counts.unestimated,
         )
+
+
+class MemoCollector(Collector):
+    """What a recipe's memo holds and finds, read when somebody asks."""
+
+    def __init__(self, memo: "EncodeMemo") -> None:
+        self._memo = memo
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the counts as they are now."""
+        counts = self._memo.counts
+        yield GaugeMetricFamily(
+            "kvitto_encode_memo_bytes",
+            "Held to encode no part of a conversation twice.",
+            value=counts.bytes_held,
+        )
+        segments = CounterMetricFamily(
+            "kvitto_encode_memo_segments", "Parts of prompts, found encoded or not.", labels=("outcome",)
+        )
+        segments.add_metric(("found",), counts.found)
+        segments.add_metric(("missed",), counts.missed)
+        yield segments
 
 
 SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)

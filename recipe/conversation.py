@@ -6,10 +6,15 @@ content, tools, tool choice, response format and thinking mode. We add names, no
 
 from deepseek_recipe import Conversation, Message
 
-__all__ = ["Conversation", "Message", "has_tools"]
+__all__ = ["Conversation", "Message", "has_tools", "offers_tools"]
+
+
+def offers_tools(conversation: Conversation) -> bool:
+    """Whether the model may call a tool."""
+    return bool(conversation.tools) and conversation.tool_choice != "none"
 
 
 def has_tools(conversation: Conversation) -> bool:
     """Whether tools are offered to the model, or were used earlier in the conversation."""
-    offered = bool(conversation.tools) and conversation.tool_choice != "none"
-    return offered or any(message.tool_calls or message.role == "tool" for message in conversation.messages)
+    used = any(message.tool_calls or message.role == "tool" for message in conversation.messages)
+    return used or offers_tools(conversation)

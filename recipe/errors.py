@@ -49,9 +49,11 @@ class PromptTooLong(RecipeError):
         context_tokens: what the model's context holds.
         prompt_tokens: length of the prompt; a lower bound when the text was too long to be worth encoding.
         max_tokens: the completion asked for; None when the prompt alone fills the context.
+        param: what holds the prompt in a body of chat.
     """
 
     def __init__(self, context_tokens: int, prompt_tokens: int, max_tokens: int | None = None) -> None:
+        self.param = "messages"
         self.context_tokens = context_tokens
         self.prompt_tokens = prompt_tokens
         self.max_tokens = max_tokens

@@ -27,25 +27,29 @@ class OutputParser(Protocol):
 
 
 class StopStrings:
-    """Passes text on up to the first stop string, holding back only what may be the beginning of one."""
+    """Passes text on up to the first stop string, holding back only what may be the beginning of one.
+
+    ``matched`` is the stop string that was found.
+    """
 
     __slots__ = ("_held", "_stops", "matched")
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(filter(None, stops))
         self._held = ""
-        self.matched = False
+        self.matched: str | None = None
 
     def push(self, text: str) -> str:
         """Text that is certainly before any stop string. The stop that completes first wins."""
         if self.matched:
             return ""
         text = self._held + text
-        found = [(at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0]
+        found = [(at + len(stop), at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
         if found:
-            self.matched, self._held = True, ""
-            return text[: min(found)[1]]
-        keep = max((_overlap(text, stop) for stop in self._stops), default=0)
+            _, at, self.matched = min(found)
+            self._held = ""
+            return text[:at]
+        keep = max((overlap(text, stop) for stop in self._stops), default=0)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 
@@ -55,7 +59,7 @@ class StopStrings:
         return held
 
 
-def _overlap(text: str, stop: str) -> int:
+def overlap(text: str, stop: str) -> int:
     """Length of the longest proper beginning of ``stop`` that ``text`` ends with."""
     at = text.find(stop[0], max(0, len(text) - len(stop) + 1))
     while at >= 0:
@@ -80,7 +84,7 @@ class PlainParser:
     @property
     def stopped(self) -> bool:
         """See `OutputParser`."""
-        return self._stops.matched
+        return self._stops.matched is not None
 
     @property
     def reasoning_tokens(self) -> int:
@@ -104,7 +108,7 @@ class PlainParser:
         """See `OutputParser`."""
         rest = self._stops.push(self._detokenizer.flush())
         if self.stopped:
-            return [*_texts(rest), Finish("stop")]
+            return [*_texts(rest), Finish("stop", self._stops.matched)]
         return [*_texts(rest + self._stops.flush()), Finish(reason)]
 
 

@@ -33,6 +33,9 @@ class Constraint:
     text: str = ""
 
 
+Calls = Literal["none", "one", "many"]
+
+
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """A rendered and encoded request.
@@ -46,6 +49,10 @@ class Prompt:
         ignored_params: parameters of the body that have no effect on this model, for ``x-ignored-params``.
         max_tokens_default: completion length when the request sets none, before the context limits it.
         constraint: None leaves the model free.
+        raw: a text and no conversation: the answer has no markup.
+        calls: how many tool calls the answer may hold; with ``none``, their markup is text.
+        opens_calls: the prompt ends with the markup that begins calls; the first token belongs to one.
+        continues: the prompt ends inside a message that the client began; its text goes on as it is.
     """
 
     token_ids: tuple[int, ...]
@@ -56,3 +63,7 @@ class Prompt:
     ignored_params: tuple[str, ...]
     max_tokens_default: int
     constraint: Constraint | None = None
+    raw: bool = False
+    calls: Calls = "none"
+    opens_calls: bool = False
+    continues: bool = False

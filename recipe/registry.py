@@ -7,6 +7,7 @@ from recipe.errors import ModelUnreadable
 from recipe.families.chatml import ChatMl
 from recipe.families.deepseek import VERSIONS, DeepSeek
 from recipe.families.model_files import read_model_files
+from recipe.memo import BYTES_MAX, EncodeMemo
 from recipe.parser import OutputParser
 from recipe.prompt import Prompt
 from recipe.request import Request
@@ -20,7 +21,7 @@ FAMILIES: Final = ("chatml", *VERSIONS)
 
 
 class Recipe(Protocol):
-    """How one served model is spoken to. Immutable and safe to share between threads."""
+    """How one served model is spoken to. Safe to share between threads: all that changes is its memo."""
 
     @property
     def served_name(self) -> str:
@@ -34,8 +35,15 @@ class Recipe(Protocol):
     def tokenizer(self) -> Tokenizer:
         """The model's vocabulary."""
 
-    def render(self, request: Request) -> Prompt:
-        """Render and encode a conversation.
+    @property
+    def memo(self) -> EncodeMemo:
+        """What this recipe has encoded."""
+
+    def render(self, request: Request, scope: str = "") -> Prompt:
+        """Render and encode a conversation, or a raw text.
+
+        Args:
+            scope: whose it is, an opaque name. What was encoded before is found within its scope alone.
 
         Raises:
             PromptTooLong: the prompt leaves no room for a single token of an answer.
@@ -56,21 +64,28 @@ class Recipe(Protocol):
 
 
 def load(
-    model_dir: Path, served_name: str, family: str | None = None, *, context_tokens: int | None = None
+    model_dir: Path,
+    served_name: str,
+    family: str | None = None,
+    *,
+    context_tokens: int | None = None,
+    memo_bytes_max: int = BYTES_MAX,
 ) -> Recipe:
     """Read a model directory.
 
     Args:
         family: one of `FAMILIES`; None takes it from the model's configuration.
         context_tokens: what the workers were started with, where it is less than the model's own context.
+        memo_bytes_max: how much of what it has encoded the recipe may keep (`recipe.memo`); 0 for nothing.
 
     Raises:
         ModelUnreadable: the directory lacks something, or the family is unknown.
     """
     if family is None:
         family = _FAMILY_OF_TYPE.get(str(read_model_files(model_dir).config.get("model_type")), "chatml")
+    memo = EncodeMemo(memo_bytes_max)
     if family == "chatml":
-        return ChatMl.from_model_dir(model_dir, served_name, context_tokens)
+        return ChatMl.from_model_dir(model_dir, served_name, context_tokens, memo)
     if family in VERSIONS:
-        return DeepSeek.from_model_dir(model_dir, served_name, family, context_tokens)
+        return DeepSeek.from_model_dir(model_dir, served_name, family, context_tokens, memo)
     raise ModelUnreadable(f"family {family!r} is unknown; known are {', '.join(FAMILIES)}")

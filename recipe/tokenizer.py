@@ -19,6 +19,8 @@ from recipe.errors import ModelUnreadable
 from recipe.pretokenize import Split, read_split
 from recipe.vocabulary import Vocabulary, read_vocabulary
 
+# Unicode promises that no text has more than so many times its characters in NFC.
+NFC_GROWTH_MAX: Final = 3
 # tiktoken's regular expressions keep a frame per character of a run of white space and panic near a million
 # of them; long texts are looked at first. A panic is no Exception: it would take the process's task with
 # it.
@@ -47,10 +49,12 @@ class AddedTokens:
     Attributes:
         ids: spelling to id, all of them.
         control: ids that stand for no text (``special`` in tokenizer.json).
+        opening: ids that the model's own tokenizer puts before a text.
     """
 
     ids: Mapping[str, int]
     control: frozenset[int]
+    opening: tuple[int, ...] = ()
 
 
 class Tokenizer:
@@ -101,6 +105,7 @@ class Tokenizer:
         added = AddedTokens(
             ids={token.content: token.id for token in document.added_tokens},
             control=frozenset(token.id for token in document.added_tokens if token.special),
+            opening=document.opening(),
         )
         split = read_split(document.pre_tokenizer)
         return cls(document.vocabulary(), added, split, _nfc if kinds else _same)

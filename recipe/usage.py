@@ -75,6 +75,32 @@ def chat_usage(usage: Usage) -> dict[str, Any]:
     }
 
 
+def messages_usage(usage: Usage) -> dict[str, Any]:
+    """The ``usage`` object of Messages: its input counts stand beside each other, none includes another.
+
+    What is written to the cache is no bucket of its own here, it is in ``input_tokens``.
+    """
+    return {
+        "input_tokens": usage.miss,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.hit + usage.owed,
+        "output_tokens": usage.output,
+    }
+
+
+def responses_usage(usage: Usage) -> dict[str, Any]:
+    """The ``usage`` object of a response. Tokens written to the cache are misses like others."""
+    cached = usage.hit + usage.owed
+    prompt = cached + usage.miss
+    return {
+        "input_tokens": prompt,
+        "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
+        "output_tokens": usage.output,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning},
+        "total_tokens": prompt + usage.output,
+    }
+
+
 def read_usage(document: Mapping[str, Any]) -> Buckets:
     """Buckets of a usage object in OpenAI's (chat or Responses), DeepSeek's or Anthropic's fields.
 

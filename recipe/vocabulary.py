@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,22 @@ class TokenizerDocument(msgspec.Struct):
     added_tokens: list[AddedToken]
     pre_tokenizer: dict[str, Any] | None = None
     normalizer: dict[str, Any] | None = None
+    post_processor: dict[str, Any] | None = None
+
+    def opening(self) -> tuple[int, ...]:
+        """Ids that the model's own tokenizer puts before a text; ModelUnreadable where that is not clear."""
+        step = self.post_processor or {}
+        try:
+            for template in step.get("processors", [step]):
+                if template.get("type") == "TemplateProcessing":
+                    leading = takewhile(lambda piece: "SpecialToken" in piece, template["single"])
+                    names = [piece["SpecialToken"]["id"] for piece in leading]
+                    return tuple(
+                        chain.from_iterable(template["special_tokens"][name]["ids"] for name in names)
+                    )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ModelUnreadable(f"tokenizer.json: the post-processor lacks {error}") from None
+        return ()
 
     def normalizer_types(self) -> Iterator[str]:
         """Types of the normalizers applied before anything else, those of a sequence one by one."""

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 PANEL_SHAPE: Final = "The shape of the engine"
 WORKERS_MAX: Final = 64
 STEP_BUDGET_S: Final = 0.1
+DRAFT_TOKENS_MAX: Final = 16
 
 Switch = Literal["on", "off"]
 
@@ -70,6 +71,17 @@ Promise = Annotated[
     typer.Option(
         rich_help_panel=PANEL_SHAPE,
         help="Promise to keep what is stored; what had to go early is billed as a hit.",
+    ),
+]
+Speculate = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        max=DRAFT_TOKENS_MAX,
+        metavar="N",
+        rich_help_panel=PANEL_SHAPE,
+        help="Draft up to N tokens a step from what the request has said before, and keep those that the "
+        "model would have drawn: sooner where answers repeat their prompts, slower where not. 0: none.",
     ),
 ]
 

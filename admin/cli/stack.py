@@ -14,6 +14,7 @@ from admin.cli.shape import (
     Mono,
     Prefill,
     Promise,
+    Speculate,
     StepBudget,
     Store,
     seated,
@@ -51,6 +52,7 @@ def up(  # noqa: PLR0913, PLR0917 -- each parameter is an option a person types
     first_token: FirstToken = "on",  # noqa: S107 -- a token of output
     store: Store = "on",
     promise: Promise = "on",
+    speculate: Speculate = 0,
     engine: Annotated[bool, typer.Option("--engine/--no-engine", help="Start workers at all.")] = True,
     gateways: Annotated[
         int, typer.Option(min=1, max=GATEWAYS_MAX, help="Processes that serve the API, all at its port.")
@@ -85,6 +87,7 @@ def up(  # noqa: PLR0913, PLR0917 -- each parameter is an option a person types
             first_token=first_token == "on",  # noqa: S105 -- a token of output
             store=store == "on",
             promise=promise == "on",
+            speculate=speculate,
         ),
         engine=engine,
         detach=detach,

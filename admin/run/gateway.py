@@ -49,7 +49,9 @@ def app_of(known: Settings) -> Litestar:
             settlement=Settlement(database),
             valkey=valkey,
             engine=Engine(engine_options(known, shared=valkey)),
-            recipe=registry.load(known.model_dir, known.served_name),
+            recipe=registry.load(
+                known.model_dir, known.served_name, memo_bytes_max=known.encode_memo_bytes_max
+            ),
             answer_secret=known.key_pepper,
         )
     )

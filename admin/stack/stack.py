@@ -9,7 +9,15 @@ from typing import Any, Final
 
 import psutil
 
-from admin.settings import OwnServers, Settings, SettingsInvalid, own_servers, trusted_proxies, valkey_lost
+from admin.settings import (
+    OwnServers,
+    Settings,
+    SettingsInvalid,
+    encode_memo_bytes_max,
+    own_servers,
+    trusted_proxies,
+    valkey_lost,
+)
 from admin.stack import journal, memory, model, places, process, secrets, state, workers
 from admin.stack.errors import StackError, StackFailed, StackInterrupted
 from admin.stack.model import Model, ModelUnavailable
@@ -167,7 +175,7 @@ class Stack:
         assert servers.database_url is not None
         assert servers.valkey_url is not None
         try:
-            lost, proxies = valkey_lost(), trusted_proxies()
+            lost, proxies, memo_bytes_max = valkey_lost(), trusted_proxies(), encode_memo_bytes_max()
         except SettingsInvalid as error:
             raise StackFailed("gateway", str(error)) from error
         return Settings(
@@ -188,6 +196,7 @@ class Stack:
             valkey_lost=lost.policy,
             gateway_replicas=max(lost.replicas, self._options.gateways),
             trusted_proxies=proxies,
+            encode_memo_bytes_max=memo_bytes_max,
         )
 
     def _server(

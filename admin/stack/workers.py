@@ -89,6 +89,7 @@ class Workers:
             recipe_version=registry.VERSION,
             store_bytes_max=quotas.store_bytes_max,
             tenant_bytes_max=quotas.tenant_bytes_max,
+            speculative=self.shape.speculative,
         )
         for folder in (self.store_dir, spec.journal_dir):
             if folder is not None:

@@ -1,11 +1,15 @@
 """Statements on aliases."""
 
-from sqlalchemy import delete, select
+from typing import Final
+
+from sqlalchemy import delete, select, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from billing.catalog.alias import Alias
 from billing.db.tables import model_alias
+
+_CHANGING: Final = 0x616C6961  # advisory lock, "alia"
 
 
 async def select_aliases(connection: AsyncConnection) -> list[Alias]:
@@ -15,8 +19,9 @@ async def select_aliases(connection: AsyncConnection) -> list[Alias]:
 
 
 async def lock_alias(connection: AsyncConnection, pattern: str) -> Alias | None:
-    """One row, which nobody else changes before this transaction ends."""
-    statement = select(model_alias).where(model_alias.c.pattern == pattern).with_for_update()
+    """One row, if it is there; nobody else sets or removes any before this transaction ends."""
+    await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _CHANGING})
+    statement = select(model_alias).where(model_alias.c.pattern == pattern)
     row = (await connection.execute(statement)).mappings().first()
     return None if row is None else Alias(**row)
 

@@ -4,6 +4,8 @@ The shapes are those of vLLM 0.32.0, `vllm/entrypoints/scale_out/token_in_token_
 `{"error": {"message", "type", "param", "code"}}`, both as a body and as an event of a stream under HTTP 200.
 """
 
+import math
+import re
 from dataclasses import dataclass
 from http import HTTPStatus
 from itertools import pairwise
@@ -11,7 +13,7 @@ from typing import Annotated, Any, Final, cast
 
 import msgspec
 
-from engine.cluster.request import FinishReason, TokenChunk
+from engine.cluster.request import FinishReason, TokenChunk, TokenLogprobs
 from engine.wire import AnswerParams, JournalLine, WireInvalid
 
 EVENT_PREFIX: Final = b"data:"
@@ -22,6 +24,9 @@ REFUSALS: Final = {
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     HTTPStatus.UNPROCESSABLE_ENTITY,
 }
+_OF_CONSTRAINT: Final = re.compile(
+    r"grammar|json schema|regex|structural tag|structured.outputs", re.IGNORECASE
+)
 
 
 class WorkerDown(Exception):
@@ -32,6 +37,10 @@ class WorkerBusy(WorkerDown):
     """The worker lives but takes nothing now: it drains, or its queue is full."""
 
 
+class Refused(Exception):
+    """The worker refuses the request itself. Stays inside the cluster: its client knows what of it."""
+
+
 class AnswerGarbled(Exception):
     """Not the shape of any answer. Stays inside the cluster: becomes `WorkerAnswerInvalid`, with a name."""
 
@@ -39,23 +48,40 @@ class AnswerGarbled(Exception):
 _TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 
+class _Likely(msgspec.Struct):
+    token_id: _TokenId
+    logprob: float
+    rank: int | None = None
+
+
+class _Drawn(_Likely):
+    top_logprobs: list[_Likely] = []
+
+
+class _Logprobs(msgspec.Struct):
+    content: list[_Drawn] | None = None
+
+
 class _Choice(msgspec.Struct):
     index: int
     token_ids: list[_TokenId] | None = None
     finish_reason: str | None = None
+    logprobs: _Logprobs | None = None
 
 
 class _Error(msgspec.Struct):
     message: str
+    code: int | str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillAnswer:
-    """The token that a prefill drew, how that ended it, and what the worker attests."""
+    """The token that a prefill drew, how that ended it, what the worker attests, and log probabilities."""
 
     token_id: int
     finish: FinishReason
     attested: AnswerParams
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 class _Prefill(msgspec.Struct):
@@ -84,8 +110,8 @@ _refusal = msgspec.json.Decoder(_Refusal)
 _lines = msgspec.json.Decoder(_Lines)
 
 
-def read_prefill(body: bytes) -> PrefillAnswer:
-    """Read a whole, unstreamed answer of one token.
+def read_prefill(body: bytes, top: int = 0) -> PrefillAnswer:
+    """Read a whole, unstreamed answer of one token; ``top`` as in `read_line`.
 
     Raises:
         WorkerDown: the worker aborted the request (it drains, or its engine died) or answered with nothing.
@@ -108,7 +134,8 @@ def read_prefill(body: bytes) -> PrefillAnswer:
         attested = AnswerParams.from_params(answer.kv_transfer_params)
     except WireInvalid as error:
         raise AnswerGarbled(f"a prefill answer: {error}") from error
-    return PrefillAnswer(choice.token_ids[0], cast("FinishReason", choice.finish_reason), attested)
+    logprobs = _read_logprobs(choice, top)
+    return PrefillAnswer(choice.token_ids[0], cast("FinishReason", choice.finish_reason), attested, logprobs)
 
 
 def read_lines(body: bytes, after: int) -> list[JournalLine]:
@@ -132,12 +159,15 @@ def read_attested(body: bytes) -> AnswerParams:
     return AnswerParams(line.attestation, line.certificate)
 
 
-def read_line(line: bytes) -> TokenChunk | None:
+def read_line(line: bytes, top: int = 0) -> TokenChunk | None:
     """Read one line of a stream; None for lines that carry nothing (blank, comment, usage, end).
 
+    ``top``: how many of the likeliest tokens are kept of those that the line tells of.
+
     Raises:
-        WorkerDown: an error event, or tokens ended by anything but "stop" or "length". Tokens of such an
-            event are dropped: nothing of it is billable.
+        Refused: an error event for a request that was never begun: vLLM looks at it behind its 200.
+        WorkerDown: any other error event, or tokens ended by anything but "stop" or "length". Tokens of such
+            an event are dropped: nothing of it is billable.
         AnswerGarbled: not a line of such a stream.
     """
     line = line.strip()
@@ -152,14 +182,16 @@ def read_line(line: bytes) -> TokenChunk | None:
         event = _event.decode(payload)
     except _UNREADABLE as error:
         raise AnswerGarbled(f"an event that cannot be read: {error}") from error
+    if event.error is not None and event.error.code in REFUSALS:
+        raise Refused(event.error.message[:500])
     if event.error is not None:
         raise WorkerDown(f"an error event: {event.error.message[:200]}")
     if event.choices is None:
         raise AnswerGarbled("an event without choices")
-    return _read_choices(event.choices)
+    return _read_choices(event.choices, top)
 
 
-def _read_choices(choices: list[_Choice]) -> TokenChunk | None:
+def _read_choices(choices: list[_Choice], top: int) -> TokenChunk | None:
     if not choices:
         return None
     if len(choices) != 1 or choices[0].index != 0:
@@ -167,11 +199,39 @@ def _read_choices(choices: list[_Choice]) -> TokenChunk | None:
     token_ids = tuple(choices[0].token_ids or ())
     match choices[0].finish_reason:
         case None:
-            return TokenChunk(token_ids) if token_ids else None
+            return TokenChunk(token_ids, None, _read_logprobs(choices[0], top)) if token_ids else None
         case "stop" | "length" as finish:
-            return TokenChunk(token_ids, finish)
+            return TokenChunk(token_ids, finish, _read_logprobs(choices[0], top))
         case other:
             raise WorkerDown(f"the answer ended with {other!r}")
+
+
+def _read_logprobs(choice: _Choice, top: int) -> tuple[TokenLogprobs, ...]:
+    """The drawn tokens' log probabilities; those that vLLM sends beside come in no order of likelihood."""
+    if choice.logprobs is None or not choice.logprobs.content:
+        return ()
+    read = tuple(
+        TokenLogprobs(
+            drawn.token_id,
+            drawn.logprob,
+            tuple(
+                (likely.token_id, likely.logprob) for likely in sorted(drawn.top_logprobs, key=_rank)[:top]
+            ),
+        )
+        for drawn in choice.logprobs.content
+    )
+    if [logprobs.token_id for logprobs in read] != (choice.token_ids or []):
+        raise AnswerGarbled("log probabilities of other tokens")
+    return read
+
+
+def _rank(likely: _Likely) -> float:
+    return math.inf if likely.rank is None else likely.rank
+
+
+def names_constraint(message: str) -> bool:
+    """Whether a refusal of a constrained request blames its constraint, by vLLM 0.32.0's sentences."""
+    return _OF_CONSTRAINT.search(message) is not None
 
 
 def read_refusal(body: bytes) -> str:

@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from engine.cluster.request import GenerateRequest
+from engine.cluster.request import Constraint, GenerateRequest, Sampling
 from engine.cluster.salt import cache_salt, scope_digest
 from engine.wire import RequestParams, Stage
 
@@ -75,7 +75,28 @@ class Bodies:
 def _sampling(call: Call) -> dict[str, Any]:
     sampling = call.request.sampling
     if call.stage != "prefill":
-        return {**asdict(sampling), "max_tokens": sampling.max_tokens - len(call.carried)}
+        # A grammar's state is lost with the worker, and its next token would begin the answer anew.
+        assert sampling.constraint is None or not call.carried
+        return {**_drawn(sampling), "max_tokens": sampling.max_tokens - len(call.carried)}
     if call.first_token:
-        return {**asdict(sampling), "max_tokens": 1}
+        return {**_drawn(sampling), "max_tokens": 1}
     return {"max_tokens": 1, "temperature": 0.0}
+
+
+def _drawn(sampling: Sampling) -> dict[str, Any]:
+    """How the client's own tokens are drawn.
+
+    vLLM counts the drawn token among the likeliest it tells of, so it is asked for one more
+    (`engine.cluster.answer`).
+    """
+    fields = asdict(sampling)
+    del fields["constraint"]
+    if sampling.logprobs:
+        fields["logprobs"] = sampling.logprobs + 1
+    if sampling.constraint is not None:
+        fields["structured_outputs"] = _structured_outputs(sampling.constraint)
+    return fields
+
+
+def _structured_outputs(constraint: Constraint) -> dict[str, Any]:
+    return {constraint.kind: constraint.text if constraint.kind != "json_object" else True}

@@ -125,7 +125,7 @@ class Dispatcher:
         course.accept(call, worker.name, self._acceptance.accept(worker.name, call, answer.attested))
         if call.first_token:
             ended = answer.finish == "stop" or course.output_left == 1
-            chunk = TokenChunk((answer.token_id,), answer.finish if ended else None)
+            chunk = TokenChunk((answer.token_id,), answer.finish if ended else None, answer.logprobs)
             course.give(call, worker.name, chunk)
 
     async def _stream(self, course: Course, call: Call, placement: Placement) -> None:

@@ -4,9 +4,24 @@ import math
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from engine.wire import LOGPROBS_MAX
+
 NONCE_BYTES: Final = 32
 
 FinishReason = Literal["stop", "length"]
+ConstraintKind = Literal["json_object", "json", "regex", "structural_tag"]
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """What the tokens of an answer must form.
+
+    ``text`` is empty for ``json_object``, a JSON Schema for ``json``, a regular expression for ``regex``, and
+    xgrammar's structural tag, as JSON, for ``structural_tag``.
+    """
+
+    kind: ConstraintKind
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +30,8 @@ class Sampling:
 
     `stop_token_ids` must name every token that ends the answer (end of text, end of turn): workers run
     without a tokenizer and ignore the model's own end tokens otherwise. `temperature` 0 is greedy.
+    `logprobs` asks for log probabilities, and for that many of the likeliest tokens (0 to `LOGPROBS_MAX`)
+    beside each that was drawn: the model's own, before temperature and constraint. `top_k` 0 is no limit.
     """
 
     max_tokens: int
@@ -24,15 +41,27 @@ class Sampling:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     stop_token_ids: tuple[int, ...] = ()
+    constraint: Constraint | None = None
+    logprobs: int | None = None
+    top_k: int = 0
+    repetition_penalty: float = 1.0
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
             raise ValueError(f"max_tokens must be at least 1, got {self.max_tokens}")
+        if self.logprobs is not None and not 0 <= self.logprobs <= LOGPROBS_MAX:
+            raise ValueError(f"logprobs must be between 0 and {LOGPROBS_MAX}, got {self.logprobs}")
 
     @property
     def needs_decoder_state(self) -> bool:
         """Whether a token depends on more than the tokens before it, so that no other worker can go on."""
-        return self.seed is not None or self.presence_penalty != 0 or self.frequency_penalty != 0
+        return (
+            self.seed is not None
+            or self.presence_penalty != 0
+            or self.frequency_penalty != 0
+            or self.repetition_penalty != 1
+            or self.constraint is not None
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +101,26 @@ class GenerateRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """A drawn token's natural log probability, and the likeliest tokens with theirs, the likeliest first.
+
+    ``top`` has as many as were asked for, whether or not the drawn token is among them. Minus infinity is
+    -9999.0.
+    """
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class TokenChunk:
     """Tokens in the order they were generated; `finish` is set on the last chunk only.
 
-    A stop token that ended the answer is among `token_ids`. The last chunk may carry no token.
+    A stop token that ended the answer is among `token_ids`. The last chunk may carry no token. `logprobs` has
+    one for each token where they were asked for, and is empty elsewhere.
     """
 
     token_ids: tuple[int, ...]
     finish: FinishReason | None = None
+    logprobs: tuple[TokenLogprobs, ...] = ()

@@ -12,11 +12,11 @@ from aiohttp.http_exceptions import LineTooLong
 from yarl import URL
 
 from engine.cluster import answer
-from engine.cluster.answer import AnswerGarbled, PrefillAnswer, WorkerBusy, WorkerDown
+from engine.cluster.answer import AnswerGarbled, PrefillAnswer, Refused, WorkerBusy, WorkerDown
 from engine.cluster.bodies import Call
 from engine.cluster.options import Deadlines, WorkerAddress
 from engine.cluster.request import TokenChunk
-from engine.errors import PromptRefused, WorkerAnswerInvalid
+from engine.errors import ConstraintRefused, PromptRefused, WorkerAnswerInvalid
 from engine.mac import SKEW_S
 from engine.wire import (
     ABORT_PATH,
@@ -111,7 +111,7 @@ class WorkerClient:
         Raises:
             WorkerDown: dead, draining, silent past the deadline, its engine failed, or not ours to blame.
             WorkerAnswerInvalid: garbage, or the worker does not take our calls at all.
-            PromptRefused: the worker refused the request.
+            PromptRefused, ConstraintRefused: the worker refused the request, or its constraint.
         """
         with self._meaning("prefill"):
             async with (
@@ -119,21 +119,21 @@ class WorkerClient:
                 self._call("POST", URL(GENERATE_PATH), body) as response,
             ):
                 text = await _whole(response)
-                self._check_generated(response.status, text)
-            return answer.read_prefill(text)
+                self._check_generated(response.status, text, body)
+            return answer.read_prefill(text, _top(body))
 
     async def stream(self, body: dict[str, Any], first_s: float) -> AsyncGenerator[TokenChunk]:
         """Stream a request's chunks, the first within ``first_s`` and never empty; the last has `finish`.
 
         Raises as `prefill` does; WorkerDown also for a stream that ends before its finish.
         """
-        with self._meaning("stream"):
+        with self._meaning("stream", body):
             async with contextlib.AsyncExitStack() as stack:
                 async with asyncio.timeout(first_s) as deadline:
                     response = await stack.enter_async_context(self._call("POST", URL(GENERATE_PATH), body))
                     if response.status != HTTPStatus.OK:
-                        self._check_generated(response.status, await _whole(response))
-                    chunk = await self._next(response)
+                        self._check_generated(response.status, await _whole(response), body)
+                    chunk = await self._next(response, _top(body))
                     deadline.reschedule(None)
                 if not chunk.token_ids:
                     raise WorkerDown("the answer ended before its first token")
@@ -142,7 +142,7 @@ class WorkerClient:
                     if chunk.finish is not None:
                         return
                     async with asyncio.timeout(self._deadlines.token_gap_s):
-                        chunk = await self._next(response)
+                        chunk = await self._next(response, _top(body))
 
     async def abort(self, request_id: str) -> bool:
         """Tell the worker to stop a request; whether it said it would. Unknown ids are fine."""
@@ -194,19 +194,19 @@ class WorkerClient:
                 self._check(response.status, text)
             return text
 
-    async def _next(self, response: aiohttp.ClientResponse) -> TokenChunk:
+    async def _next(self, response: aiohttp.ClientResponse, top: int) -> TokenChunk:
         try:
             while line := await response.content.readline():
-                if (chunk := answer.read_line(line)) is not None:
+                if (chunk := answer.read_line(line, top)) is not None:
                     return chunk
         except LineTooLong as error:
             raise AnswerGarbled(f"a line without end: {error}") from error
         raise WorkerDown("the stream ended before its finish")
 
-    def _check_generated(self, status: int, body: bytes) -> None:
+    def _check_generated(self, status: int, text: bytes, asked: dict[str, Any]) -> None:
         if status in answer.REFUSALS:
-            raise PromptRefused(answer.read_refusal(body))
-        self._check(status, body)
+            raise _refusal(answer.read_refusal(text), asked)
+        self._check(status, text)
 
     def _check(self, status: int, body: bytes) -> None:
         if status == HTTPStatus.OK:
@@ -224,10 +224,12 @@ class WorkerClient:
         raise WorkerAnswerInvalid(self.address.name, message)
 
     @contextlib.contextmanager
-    def _meaning(self, what: str) -> Iterator[None]:
-        """Turn what breaks underneath into what it says about the worker."""
+    def _meaning(self, what: str, asked: dict[str, Any] | None = None) -> Iterator[None]:
+        """Turn what breaks underneath into what it says about the worker, or of what it was asked."""
         try:
             yield
+        except Refused as error:
+            raise _refusal(str(error), asked or {}) from error
         except AnswerGarbled as error:
             raise WorkerAnswerInvalid(self.address.name, str(error)) from error
         except _BROKEN as error:
@@ -246,6 +248,18 @@ class WorkerClient:
     def _opened(self) -> aiohttp.ClientSession:
         assert self._session is not None, "the engine is not open"
         return self._session
+
+
+def _refusal(message: str, asked: dict[str, Any]) -> PromptRefused:
+    constrained = "structured_outputs" in asked.get("sampling_params", {})
+    if constrained and answer.names_constraint(message):
+        return ConstraintRefused(message)
+    return PromptRefused(message)
+
+
+def _top(body: dict[str, Any]) -> int:
+    """How many of the likeliest tokens a request wants to know of: it asks for one more."""
+    return max((body["sampling_params"].get("logprobs") or 0) - 1, 0)
 
 
 async def _whole(response: aiohttp.ClientResponse) -> bytes:

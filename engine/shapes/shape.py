@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Self
+from typing import Final, Self
 
 from engine.shapes.worker import Role, SpecInvalid, WorkerSpec, default_cores
 
 __all__ = ["Role", "Seat", "Shape", "SpecInvalid", "WorkerSpec", "default_cores"]
+
+# Lengths of the endings that are looked for in what was said before.
+NGRAM: Final = {"prompt_lookup_min": 2, "prompt_lookup_max": 3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,7 @@ class Shape:
     ``step_budget_s`` as in `WorkerSpec`. ``first_token``: prefill's token is the client's wherever nothing
     depends on decode's state; else decode draws it. ``store`` False leaves blocks in the workers' memory
     alone; ``promise`` False stores them without promising to keep them, so that nothing is ever owed.
+    ``speculate``: tokens drafted a step from what the request has said before (n-grams); 0: none.
     """
 
     seats: tuple[Seat, ...]
@@ -36,6 +40,14 @@ class Shape:
     first_token: bool = True
     store: bool = True
     promise: bool = True
+    speculate: int = 0
+
+    @property
+    def speculative(self) -> dict[str, str | int] | None:
+        """As in `WorkerSpec`."""
+        if not self.speculate:
+            return None
+        return {"method": "ngram", "num_speculative_tokens": self.speculate, **NGRAM}
 
     @classmethod
     def split(cls, prefill: int, decode: int, cores: Sequence[int]) -> Self:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from engine.shapes.shape import SpecInvalid, WorkerSpec
+from engine.wire import LOGPROBS_MAX
 from engine.worker.lineage import die_with_parent, lead_group
 from engine.worker.pacer import PACE_CONFIG
 
@@ -58,6 +59,9 @@ def server_arguments(spec: WorkerSpec, identity: dict[str, str]) -> list[str]:
         *("--prefix-caching-hash-algo", "sha256_cbor"),
         *("--shutdown-timeout", str(spec.shutdown_timeout_s)),
         *("--kv-transfer-config", json.dumps(transfer)),
+        # With "auto" the first request's backend is everybody's, and ignores what it was not asked about.
+        *("--structured-outputs-config", json.dumps({"backend": "xgrammar"})),
+        *("--max-logprobs", str(LOGPROBS_MAX + 1)),
         *("--logging-config", json.dumps({"formatter": "json", "log_level": spec.log_level})),
         "--enable-scale-out",
         "--enable-prefix-caching",

@@ -26,7 +26,7 @@ from vllm.v1.request import RequestStatus
 from engine.cost import Work
 from engine.policy import Prompt
 from engine.wire import OUTPUT_FROM, TENANT, WEIGHT
-from engine.worker import clock
+from engine.worker import clock, grammar
 from engine.worker.pacer import PACE_CONFIG, Pacer, Step, StepPlan
 from engine.worker.reported import ReportedMixin
 
@@ -222,7 +222,9 @@ class AsyncTailScheduler(ReportedMixin, PacedMixin, AsyncScheduler):  # type: ig
 def tail_scheduler(vllm_config: Any, *args: Any, **kwargs: Any) -> Any:
     """The scheduler for vLLM's configuration, which turns overlapping steps off where there are none."""
     overlapping = vllm_config.scheduler_config.async_scheduling
-    return (AsyncTailScheduler if overlapping else TailScheduler)(vllm_config, *args, **kwargs)
+    scheduler = (AsyncTailScheduler if overlapping else TailScheduler)(vllm_config, *args, **kwargs)
+    grammar.refine(scheduler.structured_output_manager)
+    return scheduler
 
 
 def _is_prompt(request: Any, computed_tokens: int) -> bool:

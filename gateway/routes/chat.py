@@ -14,7 +14,8 @@ from gateway.routes import inference
 from gateway.surface import Asked
 from gateway.writer import StreamWriter, WholeWriter, Writer
 from recipe.protocols import chat
-from recipe.protocols.chat import AnswerHead, ChatRequest, ChatStream
+from recipe.protocols.chat import ChatRequest
+from recipe.protocols.chat_answer import AnswerHead, AnswerStyle, ChatStream, answer
 
 
 class ChatSurface:
@@ -34,12 +35,10 @@ class ChatSurface:
             created=int(hold.admitted_at.timestamp()),
             service_tier=asked.request.service_tier,
         )
+        style = AnswerStyle.of(asked.request, thinking=asked.prompt.starts_thinking)
         if not asked.request.stream:
-            return WholeWriter(partial(chat.answer, head), self.broken)
-        stream = ChatStream(
-            head, include_usage=asked.request.include_usage, thinking=asked.prompt.starts_thinking
-        )
-        return StreamWriter(stream, self.broken, sse.DONE)
+            return WholeWriter(partial(answer, head, style), self.broken)
+        return StreamWriter(ChatStream(head, style), self.broken, sse.DONE)
 
     def broken(self, error: Exception) -> bytes:
         """See `Surface`: no `[DONE]` follows it."""

@@ -18,7 +18,7 @@ async def live() -> Response[bytes]:
     return Response(b"", media_type=MediaType.TEXT)
 
 
-@get("/readyz")
+@get(list(paths.READY))
 async def ready(request: AnyRequest) -> Response[dict[str, Any]]:
     """Answer 200 when a request could be served now, else 503 with what is missing."""
     desk = desk_of(request)
@@ -30,7 +30,7 @@ async def ready(request: AnyRequest) -> Response[dict[str, Any]]:
     return Response({"ready": served, "parts": parts}, status_code=200 if served else 503, headers=headers)
 
 
-@get("/metrics")
+@get(list(paths.METRICS))
 async def metrics(request: AnyRequest) -> Response[bytes]:
     """Metrics in Prometheus' text format, without tenant labels."""
     return Response(

@@ -22,6 +22,7 @@ from gateway.retries import Sent
 from gateway.settle import Terms
 from gateway.surface import Asked, R, Surface
 from recipe.conversation import has_tools
+from recipe.errors import ParameterInvalid, ParameterUnsupported, PromptTooLong
 
 NONCE_BYTES: Final = 32
 # Reading and encoding a body of this size takes long enough to be kept off the event loop.
@@ -52,6 +53,18 @@ async def answer(request: AnyRequest, surface: Surface[R]) -> ASGIResponse:
         if asked.request.stream:
             return await _stream(desk, source, watch, headers, surface.heartbeat)
         return await _whole(source, watch, headers)
+
+
+async def count(request: AnyRequest, surface: Surface[R]) -> int:
+    """Count the tokens of a body's prompt, as `answer` would encode it.
+
+    Raises as `understood` does.
+    """
+    desk = desk_of(request)
+    grant = await caller(request, "inference")
+    body = await body_of(request)
+    asked = await understood(desk, grant, surface, body, None)
+    return len(asked.prompt.token_ids)
 
 
 async def body_of(request: AnyRequest) -> bytes:
@@ -88,7 +101,7 @@ def _headers(asked: Asked[R], source: Source) -> dict[str, str]:
 
 def _label(param: str) -> str:
     """A parameter's name fit for a header and a metric; the client may call it anything."""
-    known = param.isascii() and param.isidentifier() and len(param) <= 40
+    known = param.isascii() and param.replace(".", "").isidentifier() and len(param) <= 40
     return param if known else "other"
 
 
@@ -112,8 +125,13 @@ def _understand(
     # Conversations with tools come back sooner and more often.
     by_looks: TrafficClass = "agent" if has_tools(request.conversation) else "chat"
     kept_as = traffic_class(grant, class_header, by_looks)
-    prompt = served.recipe.render(request)
-    longest = max_tokens(grant, request.max_tokens, served.recipe.max_tokens(request, prompt))
+    try:
+        prompt = served.recipe.render(request, f"{grant.tenant_id}/{request.user_id}")
+        fitting = served.recipe.max_tokens(request, prompt)
+    except (ParameterInvalid, ParameterUnsupported, PromptTooLong) as error:
+        error.param = request.names.get(error.param, error.param)
+        raise
+    longest = max_tokens(grant, request, fitting)
     return Asked(request, served, prompt, longest, kept_as)
 
 

@@ -1,38 +1,61 @@
-"""What every family refuses in the same way: what is not served yet, and what does not fit."""
+"""What every family refuses in the same way: what is not served, what is too much, and what does not fit."""
 
-from recipe.conversation import has_tools
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from recipe.conversation import offers_tools
 from recipe.errors import ParameterInvalid, ParameterUnsupported, PromptTooLong
-from recipe.prompt import Prompt
+from recipe.prompt import Calls, Prompt
+from recipe.protocols.parameters import TOOLS_MAX
 from recipe.request import Request
+from recipe.tokenizer import NFC_GROWTH_MAX, Tokenizer
+
+TOOL_BYTES_MAX: Final = 64 * 1024
 
 
 def refuse_unserved(request: Request) -> None:
-    """Refuse tools, constrained answers, images and continued messages; ParameterUnsupported names which.
+    """Refuse what no family serves, and more tools than are read.
 
-    Leaving one of them out would give an answer to a question that was not asked.
+    Raises:
+        ParameterUnsupported: images; a response format where the model may call tools, or goes on with a
+            message, as it would be enforced on every token. Leaving them out would answer another question.
+        ParameterInvalid: there are too many tools, or one is too large.
     """
     conversation = request.conversation
-    if conversation.tools and conversation.tool_choice != "none":
-        raise ParameterUnsupported("tools", "This model is served without tool calls: leave out 'tools'")
-    if conversation.response_format != "text":
-        message = "This model is served without constrained output: 'response_format' must be of type 'text'"
-        raise ParameterUnsupported("response_format", message)
-    if has_tools(conversation):
-        raise ParameterUnsupported(
-            "messages", "This model is served without tool calls, in earlier messages too"
-        )
+    free = offers_tools(conversation) and conversation.tool_choice != "required"
+    if conversation.response_format != "text" and (free or conversation.messages[-1].prefix):
+        beside = "'tools' that may be called" if free else "a 'prefix'"
+        raise ParameterUnsupported("response_format", f"'response_format' is not served beside {beside}")
     if any(message.image_sources for message in conversation.messages):
         raise ParameterUnsupported("messages", "This model reads no images")
-    if any(message.prefix for message in conversation.messages):
-        raise ParameterUnsupported(
-            "messages", "This model does not continue a message: 'prefix' is not served"
-        )
+    if len(conversation.tools) > TOOLS_MAX:  # with those of namespaces
+        raise ParameterInvalid("tools", f"'tools' must hold at most {TOOLS_MAX} tools")
+    for place, tool in enumerate(conversation.tools):
+        if len(msgspec.json.encode([tool.description, tool.parameters])) > TOOL_BYTES_MAX:
+            message = f"A tool's description and parameters must have at most {TOOL_BYTES_MAX} bytes"
+            raise ParameterInvalid(f"tools[{place}]", message)
+
+
+def calls_of(request: Request) -> Calls:
+    """How many calls the answer may hold."""
+    if not offers_tools(request.conversation):
+        return "none"
+    return "many" if request.parallel_calls else "one"
 
 
 def refuse_overlong(token_ids_at_least: int, context_tokens: int) -> None:
     """PromptTooLong unless a prompt of so many tokens leaves room for one more."""
     if token_ids_at_least >= context_tokens:
         raise PromptTooLong(context_tokens, token_ids_at_least)
+
+
+def refuse_hopeless(texts: Sequence[str], tokenizer: Tokenizer, context_tokens: int) -> None:
+    """PromptTooLong where these texts alone fill the context, found without encoding them."""
+    chars_max = NFC_GROWTH_MAX * sum(map(len, texts))
+    if chars_max // tokenizer.token_bytes_max + len(texts) >= context_tokens:
+        refuse_overlong(sum(map(tokenizer.tokens_at_least, texts)), context_tokens)
 
 
 def completion_tokens(request: Request, prompt: Prompt, context_tokens: int) -> int:

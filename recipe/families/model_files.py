@@ -45,6 +45,13 @@ class ModelFiles:
         if name is not None and name in tokenizer.added.ids:
             yield tokenizer.special(name)
 
+    def opening(self, tokenizer: Tokenizer) -> tuple[int, ...]:
+        """Ids before every text, as transformers sees to it: its configuration has the last word."""
+        adds, bos = self.tokenizer_config.get("add_bos_token"), self.special_name("bos_token")
+        if not isinstance(adds, bool):
+            return tokenizer.added.opening
+        return (tokenizer.special(bos),) if adds and bos is not None else ()
+
     def sampling_defaults(self) -> dict[str, float]:
         """``temperature`` and ``top_p`` the model's makers ask for, where a request says nothing.
 

@@ -1,11 +1,19 @@
 """Reading typed parameters out of a JSON body, each refusal naming its parameter. Null means absent."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from recipe.errors import BodyMalformed, ParameterInvalid
+
+MAX_TOKENS_BOUND: Final = 2**31 - 1
+MODEL_CHARS_MAX: Final = 256
+USER_ID_CHARS_MAX: Final = 512
+STOPS_MAX: Final = 16
+STOP_CHARS_MAX: Final = 256
+MESSAGES_MAX: Final = 10_000
+TOOLS_MAX: Final = 256
 
 Body = Mapping[str, Any]
 
@@ -33,6 +41,14 @@ def text(body: Body, param: str, chars_max: int) -> str | None:
     if len(value) > chars_max:
         raise ParameterInvalid(param, f"'{param}' must have at most {chars_max} characters")
     return value
+
+
+def model(body: Body) -> str:
+    """The name of the model, which every body has to say."""
+    name = text(body, "model", MODEL_CHARS_MAX)
+    if not name:
+        raise ParameterInvalid("model", "'model' is missing", malformed=True)
+    return name
 
 
 def flag(body: Body, param: str) -> bool:
@@ -70,3 +86,61 @@ def number(body: Body, param: str, low: float, high: float) -> float | None:
     if not low <= value <= high:
         raise ParameterInvalid(param, f"'{param}' must be between {low:g} and {high:g}")
     return float(value)
+
+
+def items(body: Body, param: str, items_max: int) -> list[Any]:
+    """A list of at most ``items_max`` items, which must be there."""
+    value = body.get(param)
+    if value is None:
+        raise ParameterInvalid(param, f"'{param}' is missing", malformed=True)
+    if not isinstance(value, list):
+        raise ParameterInvalid(param, f"'{param}' must be a list", malformed=True)
+    if len(value) > items_max:
+        raise ParameterInvalid(param, f"'{param}' must hold at most {items_max} items")
+    return value
+
+
+def messages(body: Body) -> list[dict[str, Any]]:
+    """``messages``: at least one object."""
+    found = items(body, "messages", MESSAGES_MAX)
+    if not found:
+        raise ParameterInvalid("messages", "'messages' must hold at least one message", malformed=True)
+    for place, message in enumerate(found):
+        if not isinstance(message, dict):
+            raise ParameterInvalid(f"messages[{place}]", "A message must be an object", malformed=True)
+    return found
+
+
+def stops(body: Body, param: str) -> tuple[str, ...]:
+    """Stop strings: one, or a list of them; empty ones stop nothing and are left out."""
+    value = body.get(param)
+    if value is None:
+        return ()
+    found = [value] if isinstance(value, str) else value
+    if not isinstance(found, list):
+        raise ParameterInvalid(param, f"'{param}' must be a string or a list of strings", malformed=True)
+    if len(found) > STOPS_MAX:
+        raise ParameterInvalid(param, f"'{param}' must hold at most {STOPS_MAX} strings")
+    for place, stop in enumerate(found):
+        if not isinstance(stop, str):
+            raise ParameterInvalid(f"{param}[{place}]", "A stop must be a string", malformed=True)
+        if len(stop) > STOP_CHARS_MAX:
+            message = f"A stop must have at most {STOP_CHARS_MAX} characters"
+            raise ParameterInvalid(f"{param}[{place}]", message)
+    return tuple(filter(None, found))
+
+
+def top_p(body: Body) -> float | None:
+    """``top_p``: above 0, at most 1."""
+    share = number(body, "top_p", 0, 1)
+    if share == 0:
+        raise ParameterInvalid("top_p", "'top_p' must be above 0")
+    return share
+
+
+def mapping(body: Body, param: str) -> dict[str, Any] | None:
+    """A JSON object."""
+    value = body.get(param)
+    if value is not None and not isinstance(value, dict):
+        raise ParameterInvalid(param, f"'{param}' must be an object", malformed=True)
+    return value

@@ -15,6 +15,7 @@ from rich.table import Table
 from tests.bench import (
     admission,
     burst,
+    encode,
     fairness,
     first_token,
     mixed,
@@ -49,6 +50,7 @@ BENCHES: dict[str, Callable[[], list[Row]]] = {
     "fairness": fairness.measure,
     "mixed": mixed.measure,
     "settlement": settlement.measure,
+    "encode": encode.measure,
     "curve": mixed.curve,
 }
 

@@ -1,5 +1,6 @@
 """What the measurements stand on: prompts that share nothing, ratios by pair, limits that can break."""
 
+import json
 from itertools import combinations
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from engine.proof.prefix import block_hashes
-from tests.bench import first_token, overhead, settlement
+from tests.bench import encode, first_token, overhead, settlement
 from tests.bench.first_token import AROUND_TOKENS, RATIO_MAX, Pair, Texts
 from tests.bench.overhead import Round
 from tests.bench.prompts import prompt_ids
@@ -78,6 +79,22 @@ def test_settlement_is_compared_round_by_round() -> None:
     assert (single.value, single.promise) == (2_000.0, "")
     assert (ratio.value, ratio.kept) == (5.0, True)
     assert not opened.kept
+
+
+def test_encoding_is_compared_round_by_round() -> None:
+    rounds = [encode.Round(0.02 * slow, 0.001 * slow, 0.03, 0.003) for slow in (1, 5, 2)]
+    whole, again, ratio, rendered = encode.rows("ChatML", rounds)
+    assert (whole.value, again.value) == (pytest.approx(40), pytest.approx(2))
+    assert (ratio.value, ratio.promise) == (pytest.approx(20), "≥ 20.000")
+    assert (rendered.value, rendered.promise) == (pytest.approx(10), "")
+    assert not encode.rows("ChatML", [encode.Round(0.019, 0.001, 1.0, 1.0)])[2].kept
+
+
+def test_conversations_to_encode_have_their_length_and_share_no_message(tokenizer: Tokenizer) -> None:
+    said = [[each["content"] for each in json.loads(encode.body(number))["messages"]] for number in (0, 1)]
+    assert not set(said[0]) & set(said[1])
+    lengths = [sum(len(tokenizer.encode(text).ids) for text in each) for each in said]
+    assert all(29_500 < length < 31_000 for length in lengths), lengths
 
 
 def test_a_floor_is_the_least_a_value_may_be() -> None:

@@ -1,5 +1,6 @@
 """Names that clients use: which model answers, and who is remembered for saying so."""
 
+import asyncio
 from datetime import timedelta
 
 import pytest
@@ -69,3 +70,13 @@ async def test_an_alias_is_set_changed_and_removed_and_each_change_is_recorded_o
         ("eve", "alias.remove", "gpt-*", {"model": "large"}, None),
     ]
     assert await audit.verify(HOUSE) == []
+
+
+async def test_operators_who_set_the_same_name_at_once_are_recorded_one_behind_the_other(
+    database: Database,
+) -> None:
+    aliasing = Aliasing(database)
+    await asyncio.gather(*(aliasing.set_alias(alias("same", f"model-{number}")) for number in range(6)))
+    deeds = [event.deed for event in await Audit(database).events(HOUSE) if event.deed.object == "same"]
+    assert [deed.before for deed in deeds] == [None, *(deed.after for deed in deeds[:-1])]
+    assert (await aliasing.aliases()).resolve("same") == (deeds[-1].after or {})["model"]

@@ -10,6 +10,7 @@ from hypothesis import settings
 from recipe import registry
 from recipe.registry import Recipe
 from tests.conformance import chunks
+from tests.conformance.shapes import refusal_faults
 from tests.conformance.stack import Stack, stacked
 from tests.recipe.conftest import (  # noqa: F401  # fixtures of a small model of DeepSeek's kind
     deepseek_model_dir,
@@ -34,8 +35,14 @@ def deepseek(deepseek_model_dir: Path) -> Recipe:  # noqa: F811  # the fixture i
 
 
 def unfit(stack: Stack) -> list[str]:
-    """What the strictest clients would say of everything that was streamed."""
-    return [
+    """What the strictest clients would say of everything that was streamed, and of every refusal."""
+    refusals = [
+        f"{exchange.path}: {fault}"
+        for exchange in stack.asked
+        if exchange.status >= 400
+        for fault in refusal_faults(exchange.path, exchange.status, exchange.answer, blames=False)
+    ]
+    return refusals + [
         f"{exchange.path}: {fault}"
         for exchange in stack.recorder.exchanges
         if exchange.streamed
@@ -66,3 +73,4 @@ async def limited(database_url: str, valkey_url: str, chatml: Recipe) -> AsyncIt
     """A stack whose key has a limit (`Stack.exhaust`)."""
     async with stacked((database_url, valkey_url), chatml, limited=True) as stack:
         yield stack
+    assert unfit(stack) == []

@@ -30,20 +30,13 @@ HERE = (
 SAID = "Grüße aus Zürich: 世界 🌍!"
 QUESTION = "What is the weather like in Paris?"
 CITY = City(name="Zürich", inhabitants=447_082)
-# What is served so far.
-SURFACES = ("/chat/completions",)
-CASES = {"plain", "stream", "errors", "thinking"}
 ENDS = {"stop", "end_turn", "completed"}
 CALLED = {"tool_calls", "tool_use", "completed"}
 
 
 def able(case: str) -> pytest.MarkDecorator:
     """Once for each client that can do it."""
-    clients = [
-        client
-        for client in (*HERE, *node.CLIENTS)
-        if case in client.cases & CASES and client.surface in SURFACES
-    ]
+    clients = [client for client in (*HERE, *node.CLIENTS) if case in client.cases]
     marks = pytest.mark.skipif(not node.installed(), reason=node.MISSING)
     return pytest.mark.parametrize(
         "client",

@@ -13,7 +13,7 @@ from tests.conformance import fuzz
 from tests.conformance.shapes import refusal_faults
 from tests.conformance.stack import Stack
 
-PATHS = ("/v1/chat/completions",)
+PATHS = tuple(fuzz.BODIES)
 SLICE = 300
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any
 
 from billing.receipts.receipt import Attested
@@ -10,9 +11,11 @@ from engine.api import Counts, GenerateRequest, GenerationCancelled, TokenChunk
 from engine.proof.attestation import PrefillAttestation, commitment
 from engine.proof.coverage import Attempt
 from recipe.errors import PromptTooLong
-from recipe.events import Event, Finish, FinishReason, Text
-from recipe.families.limits import completion_tokens
-from recipe.parser import StopStrings
+from recipe.events import Event, Finish, FinishReason, Thinking, ToolArguments, ToolCall
+from recipe.families.limits import calls_of, completion_tokens
+from recipe.marks import Marks
+from recipe.markup import MarkupReader
+from recipe.memo import EncodeMemo
 from recipe.prompt import Prompt
 from recipe.request import Request
 from tests.attested import Signed
@@ -164,22 +167,40 @@ class ScriptedJournals:
         return Drained(len(lines), self.unreachable)
 
 
+# Tokens that stand for more than a character.
+MEANT: dict[str, Event] = {
+    "\ue000": Thinking("hm"),
+    "\ue001": ToolCall(0, "f"),
+    "\ue002": ToolArguments(0, '{"a":'),
+    "\ue003": ToolArguments(0, "1}"),
+}
+
+
 class CharacterParser:
-    def __init__(self, stop: Sequence[str]) -> None:
-        self._stops = StopStrings(stop)
+    """Reads calls where tools are offered, and tokens that stand for an event."""
+
+    def __init__(self, prompt: Prompt) -> None:
+        self._reader = MarkupReader(Marks(), "text", prompt.calls, prompt.stop)
+        self._called = False
         self.reasoning_tokens = 0
 
     @property
     def stopped(self) -> bool:
-        return self._stops.matched
+        return self._reader.stopped
 
     def push(self, token_ids: Sequence[int]) -> list[Event]:
-        text = self._stops.push("".join(chr(token_id) for token_id in token_ids if token_id != END))
-        return [Text(text)] if text else []
+        events: list[Event] = []
+        said = "".join(chr(token_id) for token_id in token_ids if token_id != END)
+        for meant, run in groupby(said, MEANT.get):
+            self.reasoning_tokens += isinstance(meant, Thinking)
+            self._called = self._called or isinstance(meant, ToolCall)
+            events += self._reader.feed("".join(run)) if meant is None else [meant]
+        return events
 
     def finish(self, reason: FinishReason) -> list[Event]:
-        rest = self._stops.flush()
-        return [*([Text(rest)] if rest else []), Finish(reason)]
+        rest = [] if self._reader.stopped else self._reader.end(reason)
+        called = (self._called or self._reader.call_count > 0) and reason == "stop"
+        return [*rest, Finish("tool_calls" if called else reason, self._reader.stops.matched)]
 
 
 class CharacterRecipe:
@@ -189,9 +210,15 @@ class CharacterRecipe:
     context_tokens = CONTEXT_TOKENS
     tokenizer: Any = None
 
-    def render(self, request: Request) -> Prompt:
-        messages = request.conversation.messages
-        token_ids = tuple(ord(c) for message in messages for c in f"{message.role}:{message.content}\n")
+    def __init__(self) -> None:
+        self.memo = EncodeMemo()
+
+    def render(self, request: Request, scope: str = "") -> Prompt:
+        lines = [f"{message.role}:{message.content}\n" for message in request.conversation.messages]
+        if request.text is not None:
+            lines = [request.text]
+        encoded = self.memo.ids(scope, lines, lambda place: [ord(character) for character in lines[place]])
+        token_ids = tuple(token_id for line in encoded for token_id in line)
         if len(token_ids) >= self.context_tokens:
             raise PromptTooLong(self.context_tokens, len(token_ids))
         return Prompt(
@@ -202,10 +229,11 @@ class CharacterRecipe:
             sampling=request.sampling,
             ignored_params=request.ignored_params,
             max_tokens_default=100,
+            calls=calls_of(request),
         )
 
     def max_tokens(self, request: Request, prompt: Prompt) -> int:
         return completion_tokens(request, prompt, self.context_tokens)
 
     def parser(self, prompt: Prompt) -> CharacterParser:
-        return CharacterParser(prompt.stop)
+        return CharacterParser(prompt)

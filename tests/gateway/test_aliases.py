@@ -46,6 +46,7 @@ async def test_a_keys_list_of_models_is_asked_about_the_one_that_answers(house: 
         house.key = issued.secret
         async with house.chat(model="gpt-5") as answer:
             assert answer.status == status
+        assert len((await listed(house, "/v1/models"))["data"]) == (status == 200)
 
 
 async def test_a_name_that_nobody_answers_to_is_unknown_and_says_whose_alias_it_is(house: House) -> None:

@@ -249,5 +249,6 @@ async def test_a_key_caps_the_answer_and_refuses_to_be_asked_for_more(house: Hou
     for body, longest in (({}, 7), ({"max_tokens": 3}, 3), ({"max_tokens": 7}, 7)):
         assert (await ask(house, secret, **body))[0] == 200
         assert house.engine.generations[-1].request.sampling.max_tokens == longest
-    status, body = await ask(house, secret, max_tokens=8)
-    assert (status, body["error"]["param"]) == (422, "max_tokens")
+    for param in ("max_tokens", "max_completion_tokens"):
+        status, body = await ask(house, secret, **{param: 8})
+        assert (status, body["error"]["param"]) == (422, param)

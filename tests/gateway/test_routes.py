@@ -16,7 +16,8 @@ from tests.gateway.doubles import END, MODEL, Play, says
 
 Route = tuple[str, str, bool]  # method, path, whether a stream is asked for
 
-OPEN = {*paths.LIVE, "/readyz", "/metrics", "/openapi.json"}
+ANSWERING = {*paths.CHAT, *paths.MESSAGES, *paths.RESPONSES, *paths.COMPLETIONS}
+OPEN = {*paths.LIVE, *paths.READY, *paths.METRICS, *paths.DESCRIPTION, *paths.REFERENCE}
 
 
 def routes(house: House) -> Iterator[tuple[str, str]]:
@@ -35,10 +36,12 @@ async def test_every_route_but_the_open_ones_asks_for_a_key(house: House) -> Non
 
 
 async def ask(house: House, route: Route, key: str) -> int:
-    """Status of a route for this key, asked with a body that any could take for a request of inference."""
+    """Status of a route for this key, asked with a body that it could take for a request of inference."""
     method, path, stream = route
-    body = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "prompt": "Hi", "input": "Hi"}
-    sent = None if method == "GET" else {**body, "stream": stream}
+    said = {"messages": [{"role": "user", "content": "Hi"}], "prompt": "Hi", "max_tokens": 100}
+    if "/responses" in path:
+        said = {"input": "Hi", "max_output_tokens": 100}
+    sent = None if method == "GET" else {"model": MODEL, "stream": stream, **said}
     headers = {"authorization": f"Bearer {key}"}
     async with house.session.request(method, house.url + path, json=sent, headers=headers) as answer:
         await answer.read()
@@ -54,7 +57,7 @@ async def test_every_route_that_reaches_the_engine_passes_admission(house: House
         await ask(house, route, house.key)
         if len(house.engine.generations) > before:
             reaching.add(route)
-    assert {path for _, path, _ in reaching} == set(paths.CHAT)
+    assert {path for _, path, _ in reaching} == ANSWERING
     worked = len(house.engine.generations)
     await house.settled(worked)
     await house.spend(leaving=0)
@@ -70,7 +73,7 @@ async def test_each_route_is_for_one_kind_of_key(house: House) -> None:
     for method, path in routes(house):
         managing = path.startswith("/v1/organization")
         assert (await ask(house, (method, path, False), house.key) == 403) == managing, path
-        inferring = path.endswith("/chat/completions")
+        inferring = path in {*ANSWERING, *paths.COUNT_TOKENS, *paths.INPUT_TOKENS}
         assert (await ask(house, (method, path, False), issued.secret) == 403) == inferring, path
 
 
@@ -197,6 +200,22 @@ async def test_metrics_count_tokens_by_bucket_and_name_no_tenant(house: House) -
     assert "kvitto_placements_unshared_total 0.0" in text
     assert house.tenant_id not in text
     assert house.key_id not in text
+
+
+async def test_what_a_user_has_sent_is_encoded_once_and_found_by_no_other(house: House) -> None:
+    for user_id in ("ann", "ann", "bob"):
+        async with house.chat(user_id=user_id) as answer:
+            await answer.read()
+    async with house.session.get(f"{house.url}/metrics") as answer:
+        text = await answer.text()
+    memo = house.parts.recipe.memo
+    assert f"kvitto_encode_memo_bytes {memo.counts.bytes_held}.0" in text
+    assert 'kvitto_encode_memo_segments_total{outcome="found"} 1.0' in text
+    assert 'kvitto_encode_memo_segments_total{outcome="missed"} 2.0' in text
+    for scope, found in ((f"{house.tenant_id}/ann", 1), (f"{house.tenant_id}/bob", 1), ("other/ann", 0)):
+        before = memo.counts.found
+        memo.ids(scope, ["user:Hi\n"], lambda _: [])
+        assert memo.counts.found - before == found, scope
 
 
 async def test_metrics_show_what_the_router_counts_as_it_counts(house: House) -> None:

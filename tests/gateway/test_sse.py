@@ -18,6 +18,10 @@ def test_a_heartbeat_is_a_comment_of_one_line() -> None:
     assert sse.COMMENT.count(b"\n") == 1
 
 
+def test_anthropics_heartbeat_is_an_event_of_its_own() -> None:
+    assert sse.frame({"type": "ping"}) == sse.PING
+
+
 def test_proxies_are_told_to_keep_their_hands_off() -> None:
     assert sse.HEADERS["x-accel-buffering"] == "no"
     assert "no-transform" in sse.HEADERS["cache-control"]

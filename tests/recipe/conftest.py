@@ -1,7 +1,7 @@
 """The default model's recipe, and a small model of DeepSeek's kind, trained on the spot."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -33,7 +33,7 @@ DEEPSEEK_SPECIALS = (
     "<｜System｜>",
     "<think>",
     "</think>",
-    "<｜DSML｜>",
+    "｜DSML｜",
     "<|im_start|>",
     "<|im_end|>",
 )
@@ -48,15 +48,19 @@ def regex_split(pattern: str) -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Split(tokenizers.Regex(pattern), behavior="isolated")
 
 
-def trained(before: pre_tokenizers.PreTokenizer, normalizer: normalizers.Normalizer | None = None) -> str:
-    """A ``tokenizer.json`` of a small BPE trained behind the given pre-tokenizer."""
+def trained(
+    before: pre_tokenizers.PreTokenizer,
+    normalizer: normalizers.Normalizer | None = None,
+    marks: Sequence[str] = (),
+) -> str:
+    """A ``tokenizer.json`` of a small BPE trained behind that pre-tokenizer, with tokens for ``marks``."""
     model = tokenizers.Tokenizer(models.BPE())
     model.pre_tokenizer = before
     if normalizer is not None:
         model.normalizer = normalizer
     trainer = trainers.BpeTrainer(
         vocab_size=700,
-        special_tokens=list(DEEPSEEK_SPECIALS),
+        special_tokens=list(dict.fromkeys((*DEEPSEEK_SPECIALS, *marks))),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -99,6 +103,18 @@ def deepseek_model_dir(write_model: Callable[[str, str], Path], deepseek_tokeniz
 def smol(model_dir: Path) -> Recipe:
     """The default model's recipe."""
     return registry.load(model_dir, "smollm2-135m-instruct")
+
+
+@pytest.fixture(scope="session")
+def flash(deepseek_model_dir: Path) -> Recipe:
+    return registry.load(deepseek_model_dir, "deepseek-v4.1-flash")
+
+
+@pytest.fixture(scope="session", params=["chatml", "deepseek"])
+def roomy(request: pytest.FixtureRequest, model_dir: Path, deepseek_model_dir: Path) -> Recipe:
+    """Each family's recipe, with room for what agents send."""
+    folder = model_dir if request.param == "chatml" else deepseek_model_dir
+    return registry.load(folder, request.param, context_tokens=200_000)
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from deepseek_recipe import ConversionOptions
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -113,17 +114,23 @@ def test_legacy_functions_are_tools() -> None:
     assert legacy.ignored_params == ()
 
 
-def test_thinking_is_read_and_yields_to_a_forced_tool() -> None:
+def test_thinking_is_read_and_yields_to_a_forced_tool_only_in_the_body_that_deepseek_recipe_reads() -> None:
     assert request(thinking={"type": "enabled"}).conversation.thinking_mode
     assert request(reasoning_effort="high").conversation.thinking_mode
     assert not request(reasoning_effort="none").conversation.thinking_mode
     forced = request(tools=[TOOL], tool_choice="required", reasoning_effort="high")
-    assert not forced.conversation.thinking_mode
+    assert forced.conversation.thinking_mode
+    assert (forced.conversation.tool_choice, forced.forced_tool) == ("required", None)
+    assert not forced.convert(ConversionOptions()).conversation.thinking_mode
+    named = request(tools=[TOOL], tool_choice={"type": "function", "function": {"name": "f"}})
+    assert (named.conversation.tool_choice, named.forced_tool) == ("required", "f")
+    assert not named.conversation.thinking_mode
 
 
 def test_parameters_without_effect_are_reported() -> None:
-    assert request(store=True, logit_bias={"1": 1}, user="u", top_k=5).ignored_params == (
+    assert request(store=True, logit_bias={}, user="u", top_k=5, logprobs=False).ignored_params == (
         "logit_bias",
+        "logprobs",
         "store",
         "top_k",
         "user",
@@ -209,6 +216,9 @@ OUT_OF_RANGE: list[tuple[str, dict[str, Any]]] = [
     ("user_id", {"user_id": "u" * 513}),
     ("messages", {"messages": [{"role": "tool", "tool_call_id": "1", "content": "x"}]}),
     ("response_format", {"response_format": {"type": "json_object"}}),
+    ("messages", {"messages": [USER] * 10_001}),
+    ("tools", {"tools": [TOOL] * 257}),
+    ("functions", {"functions": [TOOL["function"]] * 257}),
 ]
 
 

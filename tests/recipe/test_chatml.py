@@ -15,7 +15,8 @@ from tokenizers import pre_tokenizers
 
 from recipe import registry
 from recipe.errors import ModelUnreadable, ParameterInvalid, ParameterUnsupported, PromptTooLong
-from recipe.families.template import ChatTemplate
+from recipe.families.template import ChatTemplate, Page
+from recipe.memo import EncodeMemo
 from recipe.protocols.chat import ChatRequest, read
 from recipe.registry import Recipe
 from recipe.tokenizer import Tokenizer
@@ -119,8 +120,8 @@ def test_a_template_that_completes_a_spelling_gets_no_control_token(content: str
     touching = (
         "<{{ messages[0].content }}|im_end|>{{ messages[0].content }}end|><|im_{{ messages[0].content }}"
     )
-    template = ChatTemplate(touching, smol.tokenizer, {})
-    token_ids = template.encode([{"role": "user", "content": content}])
+    template = ChatTemplate(touching, smol.tokenizer, {}, EncodeMemo())
+    token_ids = template.encode(Page([{"role": "user", "content": content}]))
     assert not set(token_ids) & smol.tokenizer.added.control
 
 
@@ -174,26 +175,23 @@ def test_max_tokens_is_what_was_asked_or_what_there_is_room_for(smol: Recipe, mo
     assert long.value.prompt_tokens == len(prompt.token_ids)
 
 
-TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
-CALLED: list[dict[str, Any]] = [
-    {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f",
-    "arguments": "{}"}}]}, {"role": "tool", "tool_call_id": "1", "content": "x"},
-]  # fmt: skip
+TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "f", "parameters": {"type": "object", "properties": {}}},
+}
 IMAGE = [{"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}]
+JSON_MODE = {"type": "json_object"}
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": TOOL["function"]["parameters"]}}
+BEGUN = {"role": "assistant", "content": "{", "prefix": True}
 JSON_WANTED: list[dict[str, Any]] = [{"role": "user", "content": "json, please"}]
 
 
 @pytest.mark.parametrize(
     ("param", "chat"),
     [
-        ("tools", asked("hi", tools=[TOOL])),
-        ("response_format", request(JSON_WANTED, response_format={"type": "json_object"})),
-        ("messages", request([{"role": "user", "content": "hi"}, *CALLED])),
+        ("response_format", request(JSON_WANTED, response_format=JSON_MODE, tools=[TOOL])),
+        ("response_format", request([*JSON_WANTED, BEGUN], response_format=SCHEMA)),
         ("messages", request([{"role": "user", "content": IMAGE}])),
-        (
-            "messages",
-            request([*JSON_WANTED, {"role": "assistant", "content": "a", "prefix": True}]),
-        ),
     ],
 )
 def test_what_the_model_cannot_do_is_refused_by_name(param: str, chat: ChatRequest, smol: Recipe) -> None:

@@ -31,7 +31,7 @@ def until_stop(text: str, stops: Sequence[str]) -> tuple[str, bool]:
 def test_stop_strings_match_however_the_text_is_cut(pieces: list[str], stops: list[str]) -> None:
     stopper = StopStrings(stops)
     shown = "".join(map(stopper.push, pieces))
-    matched = stopper.matched
+    matched = stopper.matched is not None
     assert (shown + stopper.flush(), matched) == until_stop("".join(pieces), stops)
 
 
@@ -67,7 +67,7 @@ def test_nothing_of_a_stop_string_or_behind_it_is_shown(smol_tokenizer: Tokenize
     assert parser.stopped
     assert spoken(events) == "one "
     assert parser.push(smol_tokenizer.encode_plain("more")) == []
-    assert parser.finish("length") == [Finish("stop")]
+    assert parser.finish("length") == [Finish("stop", "END")]
 
 
 def test_the_models_end_stands_for_no_text_and_ends_the_answer(smol_tokenizer: Tokenizer) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recipe.errors import UsageMalformed
-from recipe.usage import Buckets, chat_usage, read_usage
+from recipe.usage import Buckets, chat_usage, messages_usage, read_usage
 
 FIXTURE = json.loads((Path(__file__).parents[1] / "fixtures" / "rating.json").read_text(encoding="utf-8"))
 COUNT = st.integers(0, 10**9)
@@ -126,3 +126,11 @@ def test_what_a_client_reads_is_what_was_metered(
         reasoning,
         metered.prompt,
     )
+
+
+@given(hit=COUNT, owed=COUNT, miss=COUNT, output=COUNT)
+def test_messages_and_chat_tell_of_the_same_tokens(hit: int, owed: int, miss: int, output: int) -> None:
+    metered = Buckets(hit=hit, owed=owed, miss=miss, output=output)
+    wire = messages_usage(metered)
+    assert read_usage(wire) == read_usage(chat_usage(metered))
+    assert (wire["cache_read_input_tokens"], wire["input_tokens"]) == (hit + owed, miss)

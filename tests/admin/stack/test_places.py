@@ -218,6 +218,15 @@ def test_quotas_of_the_store_are_whole_bytes_or_absent(monkeypatch: pytest.Monke
     assert settings.store_quotas() == settings.StoreQuotas(1_000_000, 0)
 
 
+def test_what_gateways_keep_of_encoded_prompts_is_set_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settings.encode_memo_bytes_max() == 64 * 2**20
+    monkeypatch.setenv("KVITTO_ENCODE_MEMO_BYTES_MAX", "0")
+    assert settings.encode_memo_bytes_max() == 0
+    monkeypatch.setenv("KVITTO_ENCODE_MEMO_BYTES_MAX", "64MB")
+    with pytest.raises(settings.SettingsInvalid, match="KVITTO_ENCODE_MEMO_BYTES_MAX"):
+        settings.encode_memo_bytes_max()
+
+
 def test_only_proxies_that_are_named_are_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.trusted_proxies() == ()
     monkeypatch.setenv("KVITTO_TRUSTED_PROXIES", "10.0.0.0/8, ::1")

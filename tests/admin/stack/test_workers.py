@@ -49,8 +49,10 @@ def test_a_worker_reads_what_its_callers_must_know_where_the_secret_lies(tmp_pat
 
 
 def test_what_a_shape_switches_off_is_off_in_its_workers(tmp_path: Path) -> None:
-    shape = replace(Shape.mono(1, (0, 1)), store=False, promise=False, step_budget_s=0.1)
+    shape = replace(Shape.mono(1, (0, 1)), store=False, promise=False, step_budget_s=0.1, speculate=4)
     spec = spec_of(tmp_path, shape)
     assert (spec.name, spec.role, spec.cpu_cores) == ("mono-1", "both", (0, 1))
     assert (spec.store_dir, spec.promise, spec.step_budget_s) == (None, False, 0.1)
+    assert spec.speculative is not None
+    assert (spec.speculative["method"], spec.speculative["num_speculative_tokens"]) == ("ngram", 4)
     assert not (tmp_path / "store").exists()

@@ -1,6 +1,7 @@
 """What bytes of a worker mean."""
 
 import contextlib
+import dataclasses
 import json
 from collections.abc import Callable
 
@@ -8,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.api import TokenChunk
-from engine.cluster.answer import AnswerGarbled, WorkerDown, read_line, read_prefill, read_refusal
+from engine.api import TokenChunk, TokenLogprobs
+from engine.cluster.answer import AnswerGarbled, Refused, WorkerDown, read_line, read_prefill, read_refusal
 
 
 def event(**choice: object) -> bytes:
@@ -51,9 +52,43 @@ def test_an_error_event_is_told_from_garbage() -> None:
         read_line(b'data: {"error":{"message":"EngineCore encountered an issue","type":"t","code":500}}')
 
 
+def test_a_request_that_is_refused_behind_its_200_is_refused() -> None:
+    """vLLM 0.32.0 looks at a streamed request when its answer has begun."""
+    with pytest.raises(Refused, match="too long"):
+        read_line(b'data: {"error":{"message":"too long","type":"BadRequestError","code":400}}')
+
+
+def likely(token_id: int, logprob: float, rank: int | None) -> dict[str, object]:
+    return {"token_id": token_id, "logprob": logprob, "rank": rank}
+
+
+@pytest.mark.parametrize(
+    ("drawn", "top"),
+    [
+        (likely(5, -0.5, 1), ((5, -0.5), (6, -1.0))),
+        (likely(9, -7.0, 40), ((5, -0.5), (6, -1.0))),
+        (likely(6, -1.0, 2), ((5, -0.5), (6, -1.0))),
+    ],
+)
+def test_the_likeliest_are_told_whether_or_not_the_drawn_token_is_one(drawn, top) -> None:
+    """vLLM puts the drawn token first and cuts the others to as many as were asked for."""
+    rest = [likely(5, -0.5, 1), likely(6, -1.0, 2), likely(7, -2.0, 3)]
+    told = [drawn, *(each for each in rest if each["token_id"] != drawn["token_id"])][:3]
+    content = [{**drawn, "top_logprobs": told}]
+    line = event(token_ids=[drawn["token_id"]], logprobs={"content": content})
+    expected = TokenLogprobs(drawn["token_id"], drawn["logprob"], top)
+    assert read_line(line, 2) == TokenChunk((drawn["token_id"],), None, (expected,))
+    assert read_line(line) == TokenChunk((drawn["token_id"],), None, (dataclasses.replace(expected, top=()),))
+
+
+def test_log_probabilities_of_other_tokens_are_garbage() -> None:
+    with pytest.raises(AnswerGarbled, match="other tokens"):
+        read_line(event(token_ids=[1, 2], logprobs={"content": [likely(1, -1.0, 1)]}))
+
+
 @given(st.binary(max_size=200) | st.binary(max_size=200).map(lambda tail: b"data: " + tail))
 def test_no_line_raises_anything_else(line: bytes) -> None:
-    with contextlib.suppress(AnswerGarbled, WorkerDown):
+    with contextlib.suppress(AnswerGarbled, WorkerDown, Refused):
         read_line(line)
 
 
@@ -73,7 +108,7 @@ json_values = st.recursive(
 def test_no_json_raises_anything_else(value: object) -> None:
     body = json.dumps(value).encode()
     for read in (read_prefill, lambda body: read_line(b"data: " + body)):
-        with contextlib.suppress(AnswerGarbled, WorkerDown):
+        with contextlib.suppress(AnswerGarbled, WorkerDown, Refused):
             read(body)
     assert isinstance(read_refusal(body), str)
 

@@ -48,7 +48,10 @@ async def test_the_first_token_is_prefills_and_decode_goes_on_behind_it(
     assert generation.attempts == (Attempt(0, "prefill", "p0", 0, 1), Attempt(1, "decode", "d0", 1, 3))
 
 
-@pytest.mark.parametrize("sampling", [{"seed": 5}, {"presence_penalty": 1}, {"frequency_penalty": 1}])
+@pytest.mark.parametrize(
+    "sampling",
+    [{"seed": 5}, {"presence_penalty": 1}, {"frequency_penalty": 1}, {"repetition_penalty": 1.1}],
+)
 async def test_decode_draws_the_first_token_where_it_depends_on_state(
     open_engine, prefiller, decoder, generate_request, sampling
 ) -> None:
