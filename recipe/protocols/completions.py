@@ -63,6 +63,7 @@ def read(body: bytes) -> CompletionRequest:
         suffix=_suffix(document),
         sampling=chat.sampling(document),
         max_tokens=parameters.integer(document, "max_tokens", 1, parameters.MAX_TOKENS_BOUND),
+        names={"messages": "prompt"},
         stop=parameters.stops(document, "stop"),
         stream=stream,
         include_usage=chat.include_usage(document, stream=stream),
@@ -131,7 +132,7 @@ class CompletionStream:
         return chunks
 
     def closing(self, usage: Usage) -> list[dict[str, Any]]:
-        """The chunk with the finish reason. Usage is in it, or in another of its own for a client that asked."""
+        """The chunk with the finish reason; usage is in it, or alone in another for a client that asked."""
         assert self._finish is not None, "a stream closes after Finish"
         last = _object(self._head, "", self._finish.reason, usage)
         return [{**last, "usage": None}, {**last, "choices": []}] if self._include_usage else [last]

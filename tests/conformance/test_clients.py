@@ -31,7 +31,6 @@ SAID = "Grüße aus Zürich: 世界 🌍!"
 QUESTION = "What is the weather like in Paris?"
 CITY = City(name="Zürich", inhabitants=447_082)
 ENDS = {"stop", "end_turn", "completed"}
-CALLED = {"tool_calls", "tool_use", "completed"}
 
 
 def able(case: str) -> pytest.MarkDecorator:
