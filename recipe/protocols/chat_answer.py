@@ -91,13 +91,15 @@ class ChatStream:
         return chunks
 
     def closing(self, usage: Usage) -> list[dict[str, Any]]:
-        """The chunk with finish reason and usage, and another of usage alone if the client asked for it."""
+        """The chunk with the finish reason. Usage is in it, or in another of its own for a client that asked.
+
+        Never in both: LangChain and pydantic-ai add up what the chunks of a stream count.
+        """
         assert self._finish is not None, "a stream closes after Finish"
         counts = chat_usage(usage)
         last = self._chunk(self._content(""), finish_reason=self._style.reason(self._finish))
-        last["usage"] = counts
         if not self._style.include_usage:
-            return [last]
+            return [{**last, "usage": counts}]
         return [last, {**self._chunk({}), "choices": [], "usage": counts}]
 
     def _content(self, text: str) -> dict[str, Any]:

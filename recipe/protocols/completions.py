@@ -132,10 +132,10 @@ class CompletionStream:
         return chunks
 
     def closing(self, usage: Usage) -> list[dict[str, Any]]:
-        """The chunk with finish reason and usage, and another of usage alone if the client asked for it."""
+        """The chunk with the finish reason; usage is in it, or alone in another for a client that asked."""
         assert self._finish is not None, "a stream closes after Finish"
         last = _object(self._head, "", self._finish.reason, usage)
-        return [last, {**last, "choices": []}] if self._include_usage else [last]
+        return [{**last, "usage": None}, {**last, "choices": []}] if self._include_usage else [last]
 
 
 def answer(head: AnswerHead, events: Sequence[Event], usage: Usage) -> dict[str, Any]:

@@ -156,11 +156,16 @@ async def furnish(database_url: str, valkey_url: str, options: GatewayOptions = 
 
 
 @asynccontextmanager
-async def served(house: House, graceful_s: float = 5.0) -> AsyncIterator[House]:
-    """Serve the house on a loopback port by uvicorn in this loop, so that disconnects are real."""
+async def served(
+    house: House, graceful_s: float = 5.0, around: Callable[[Any], Any] = lambda app: app
+) -> AsyncIterator[House]:
+    """Serve the house on a loopback port by uvicorn in this loop, so that disconnects are real.
+
+    ``around`` may wrap the application in another one.
+    """
     house.app = build(house.parts)
     config = uvicorn.Config(
-        house.app,
+        around(house.app),
         host="127.0.0.1",
         port=0,
         log_config=None,

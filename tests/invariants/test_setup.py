@@ -48,4 +48,6 @@ def test_help_names_every_target_a_person_types() -> None:
         "fmt",
         "bench",
         "chaos",
+        "conformance",
+        "fuzz",
     }

@@ -161,5 +161,5 @@ def test_every_ignore_of_a_rule_carries_its_reason() -> None:
 
 
 def test_the_documents_keep_their_size() -> None:
-    assert len((ROOT / "Makefile").read_text().splitlines()) <= 60
+    assert len((ROOT / "Makefile").read_text().splitlines()) <= 70
     assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) <= 120
