@@ -24,6 +24,8 @@ _NEWLINE: Final = 10
 
 def refine(manager: Any) -> None:
     """Change a `StructuredOutputManager` of vLLM 0.32.0 before it has compiled anything."""
+    if manager.vllm_config.model_config.skip_tokenizer_init:
+        return  # without a tokenizer vLLM refuses all grammars
     manager.executor.shutdown(wait=False)
     manager.executor = ThreadPoolExecutor(COMPILERS, "grammar", _give_way)
     create = manager._create_grammar  # noqa: SLF001 -- vLLM has no hook here; a test pins that it has this
