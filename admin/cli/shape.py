@@ -81,7 +81,8 @@ Speculate = Annotated[
         metavar="N",
         rich_help_panel=PANEL_SHAPE,
         help="Draft up to N tokens a step from what the request has said before, and keep those that the "
-        "model would have drawn: sooner where answers repeat their prompts, slower where not. 0: none.",
+        "model would have drawn: sooner where answers repeat their prompts, slower where not. Answers held "
+        "to a grammar are never drafted. 0: none.",
     ),
 ]
 

@@ -61,3 +61,8 @@ def test_a_newline_stays(manager: Any) -> None:
     assert mask.dtype == torch.int32
     (newline,) = manager.tokenizer.encode("\n", add_special_tokens=False)
     assert (mask[newline // 32] >> (newline % 32)) & 1
+
+
+def test_held_answers_are_not_drafted(manager: Any) -> None:
+    assert manager.validate_tokens(SimpleNamespace(use_structured_output=True), [5, 6]) == []
+    assert manager.validate_tokens(SimpleNamespace(use_structured_output=False), [5, 6]) == [5, 6]
