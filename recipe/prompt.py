@@ -8,7 +8,8 @@ from typing import Literal
 class Sampling:
     """How to draw the next token; None leaves the choice to the engine's default.
 
-    Ranges: ``temperature`` [0, 2], ``top_p`` (0, 1], penalties [-2, 2], ``seed`` [0, 2^63).
+    Ranges: ``temperature`` [0, 2], ``top_p`` (0, 1], penalties [-2, 2], ``seed`` [0, 2^63). ``top_k`` 0 is no
+    limit.
     """
 
     temperature: float = 1.0
@@ -16,6 +17,7 @@ class Sampling:
     seed: int | None = None
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
+    top_k: int = 0
 
 
 ConstraintKind = Literal["json_object", "json", "regex", "structural_tag"]

@@ -10,7 +10,7 @@ from litestar.response.base import ASGIResponse
 
 from billing.receipts.memo import Memo
 from billing.tenancy.api_key import KeyGrant, TrafficClass
-from engine.api import GenerateRequest, Sampling
+from engine.api import Constraint, GenerateRequest, Sampling
 from gateway.admission.hold import Hold
 from gateway.desk import AnyRequest, Desk, caller, desk_of
 from gateway.permission import CLASS_HEADER, max_tokens, require_model, traffic_class
@@ -157,7 +157,7 @@ def order_of(desk: Desk, grant: KeyGrant, surface: Surface[R], asked: Asked[R]) 
 
 
 def _generate_request(desk: Desk, terms: Terms, asked: Asked[R], hold: Hold) -> GenerateRequest:
-    sampling = asked.prompt.sampling
+    sampling, constraint = asked.prompt.sampling, asked.prompt.constraint
     return GenerateRequest(
         request_id=str(hold.request_id),
         tenant=hold.tenant_id,
@@ -170,7 +170,9 @@ def _generate_request(desk: Desk, terms: Terms, asked: Asked[R], hold: Hold) -> 
             seed=sampling.seed,
             presence_penalty=sampling.presence_penalty,
             frequency_penalty=sampling.frequency_penalty,
+            top_k=sampling.top_k,
             stop_token_ids=asked.prompt.stop_token_ids,
+            constraint=None if constraint is None else Constraint(constraint.kind, constraint.text),
         ),
         retention_class=terms.traffic_class,
         nonce=secrets.token_bytes(NONCE_BYTES),

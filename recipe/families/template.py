@@ -128,6 +128,11 @@ class ChatTemplate:
         Raises:
             ParameterInvalid: the template does not accept such a conversation.
         """
+        if self._by_message and _is_of_texts(page):
+            try:
+                return self._encode_by_message(page.messages, "", scope)
+            except _Entangled:
+                pass
         mark = self._mark(page)
         messages: Sequence[ChatMessage] = [self._marked(message, mark) for message in page.messages]
         tools = _each_text(page.tools, lambda text: self._broken(text, mark)) if page.tools else []
@@ -144,7 +149,9 @@ class ChatTemplate:
         return self._encode_rendered(rendered, mark, scope)
 
     def _encode_by_message(self, messages: Sequence[ChatMessage], mark: str, scope: str) -> list[int]:
-        """Ids of the marked messages, of each by itself; raises _Entangled when they are not to be had so.
+        """Ids of the messages, of each by itself; raises _Entangled when they are not to be had so.
+
+        Those without a mark are marked when they are encoded, each with one of its own: few are new.
 
         A message's segment is all that its text depends on, with the role of the first message before its own
         where it is not the first itself. That role alone stands for the prompt's end.
@@ -165,6 +172,9 @@ class ChatTemplate:
         self, before: Sequence[ChatMessage], messages: Sequence[ChatMessage], mark: str
     ) -> list[int]:
         """Ids of what is written for ``messages``, or at the prompt's end, behind one message or none."""
+        if not mark:
+            mark = self._mark_beside([self._source, *(message["content"] for message in messages)])
+            messages = [{**each, "content": self._broken(each["content"], mark)} for each in messages]
         known = self._written_before(before[0]["role"]) if before else ""
         rendered = self._rendered([*before, *messages], ends=not messages)
         assert rendered.startswith(known), "what is written by message is written in order"
@@ -233,6 +243,10 @@ class ChatTemplate:
         texts = [self._source, *page.continued, *(message["content"] for message in page.messages)]
         for part in (*page.tools, *(message for message in page.messages if not _is_plain(message))):
             _each_text(part, texts.append)
+        return self._mark_beside(texts)
+
+    def _mark_beside(self, texts: Sequence[str]) -> str:
+        """A character in none of the texts."""
         first = chr(_PRIVATE_USE[0])
         if not any(first in text for text in texts):
             return first
@@ -246,6 +260,12 @@ class ChatTemplate:
 def _is_plain(message: ChatMessage) -> bool:
     """Whether it has a role and content alone."""
     return len(message) == 2
+
+
+def _is_of_texts(page: Page) -> bool:
+    """Whether there is nothing but texts by role, and at least one."""
+    more = page.tools or page.variables or page.continued or not page.messages
+    return not more and all(map(_is_plain, page.messages))
 
 
 def _each_text(value: Any, change: Callable[[str], Any]) -> Any:

@@ -28,7 +28,7 @@ _SERVED: Final = frozenset(
             "output_config",
             "output_format",
         ),
-        *("max_tokens", "stop_sequences", "stream", "temperature", "top_p"),
+        *("max_tokens", "stop_sequences", "stream", "temperature", "top_p", "top_k"),
         *("metadata", "service_tier", "mcp_servers"),
     }
 )
@@ -77,6 +77,7 @@ def _request(document: Mapping[str, Any], max_tokens: int | None) -> Request:
         sampling=Sampling(
             temperature=1.0 if temperature is None else temperature,
             top_p=1.0 if top_p is None else top_p,
+            top_k=parameters.integer(document, "top_k", 0, parameters.TOP_K_MAX) or 0,
         ),
         max_tokens=max_tokens,
         stop=parameters.stops(document, "stop_sequences"),

@@ -10,6 +10,7 @@ from billing.receipts.receipt import Attested
 from engine.api import Counts, GenerateRequest, GenerationCancelled, TokenChunk
 from engine.proof.attestation import PrefillAttestation, commitment
 from engine.proof.coverage import Attempt
+from recipe.constraint import of_response_format
 from recipe.errors import PromptTooLong
 from recipe.events import Event, Finish, FinishReason, Thinking, ToolArguments, ToolCall
 from recipe.families.limits import calls_of, completion_tokens
@@ -229,6 +230,7 @@ class CharacterRecipe:
             sampling=request.sampling,
             ignored_params=request.ignored_params,
             max_tokens_default=100,
+            constraint=of_response_format(request.conversation),
             calls=calls_of(request),
         )
 

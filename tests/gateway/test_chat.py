@@ -146,6 +146,18 @@ async def test_the_engine_is_told_who_asks_what_and_under_which_price(house: Hou
     assert answer.headers["x-ignored-params"] == "store"
 
 
+async def test_the_engine_is_told_the_form_of_the_answer(house: House) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    wanted = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    for response_format in (wanted, {"type": "text"}):
+        async with house.chat(response_format=response_format) as answer:
+            assert answer.status == 200
+    formed, free = (generation.request.sampling.constraint for generation in house.engine.generations)
+    assert formed is not None
+    assert '"required":["a"]' in formed.text
+    assert free is None
+
+
 async def test_many_requests_at_once_are_billed_once_each(house: House) -> None:
     async def one() -> int:
         async with house.chat() as answer:

@@ -129,6 +129,19 @@ async def test_a_stream_that_breaks_inside_a_call_ends_with_an_error(
     assert (await house.settled())[0].status == "failed"
 
 
+async def test_the_engine_is_told_what_the_answer_must_form(house: House) -> None:
+    schema = {"name": "x", "schema": {"type": "object", "properties": {"a": {"type": "integer"}}}}
+    async with house.chat(response_format={"type": "json_schema", "json_schema": schema}) as answer:
+        await answer.read()
+    async with house.chat() as answer:
+        await answer.read()
+    held, free = (generation.request.sampling.constraint for generation in house.engine.generations)
+    assert held is not None
+    assert held.kind == "structural_tag"
+    assert '"integer"' in held.text
+    assert free is None
+
+
 @pytest.mark.parametrize(
     ("param", "body"),
     [

@@ -243,8 +243,9 @@ async def test_the_engine_is_told_what_was_asked(house: House) -> None:
         await answer.read()
     request = house.engine.generations[0].request
     assert (request.scope, request.sampling.max_tokens) == ("u1", 50)
-    assert (request.sampling.temperature, request.sampling.top_p) == (0, 0.5)
-    assert answer.headers["x-ignored-params"] == "thinking.budget_tokens, top_k"
+    sampling = request.sampling
+    assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0, 0.5, 5)
+    assert answer.headers["x-ignored-params"] == "thinking.budget_tokens"
 
 
 async def test_a_stop_sequence_ends_the_answer(house: House, client: anthropic.AsyncAnthropic) -> None:

@@ -314,7 +314,6 @@ def test_a_user_id_longer_than_an_id_is_known_by_its_digest() -> None:
         ("output_config.task_budget", {"output_config": {"task_budget": {"type": "tokens", "total": 1}}}),
         ("output_config.effort", {"thinking": {"type": "disabled"}, "output_config": {"effort": "high"}}),
         ("metadata.team", {"metadata": {"user_id": "u", "team": "x"}}),
-        ("top_k", {"top_k": 5}),
         ("context_management", {"context_management": {"edits": []}}),
         ("container", {"container": "c"}),
     ],

@@ -40,7 +40,7 @@ BY_MESSAGE = (
     looping("{{ loop.first }}<|im_start|>" + "{{ m.role ~ m['content'] }}", after=END),
     looping("{% if loop.first and messages[0]['role'] != 'system' %}<|im_start|>x{% endif %}" + LOOP),
     looping("{% if m.role == 'user' %}" + LOOP + "{% endif %}", after=END),
-    looping("<|im_start|>{{ m.content if messages[0].role == m.role else '-' + m.role }}", after=END),
+    looping("<|im_start|>{{ m.content if messages[0].role == m.role else '-' + m.role }}"),
     # Nothing keeps these apart, though each is written by itself.
     looping("{{ m.content }}", after=END),
     looping(LOOP + "<|im_", after=END),

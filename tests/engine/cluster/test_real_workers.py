@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -21,6 +22,8 @@ from tokenizers import Tokenizer
 
 from engine.api import (
     Attested,
+    Constraint,
+    ConstraintRefused,
     Deadlines,
     Engine,
     EngineError,
@@ -276,6 +279,43 @@ async def test_greedy_answers_do_not_depend_on_the_way_through_the_workers(pair:
         assert len(attested) == 2
     assert len(set(map(tuple, answers.values()))) == 1, answers
     assert len(answers["decode draws"]) == 16
+
+
+async def test_a_held_answer_is_drawn_by_decode_behind_what_prefill_has_computed(
+    pair: Pair, prompt_ids, model_dir: Path
+) -> None:
+    request = asked("r-95", prompt_ids, 40)
+    sampling = dataclasses.replace(
+        request.sampling, stop_token_ids=(0, 2), constraint=Constraint("regex", "[0-9]{3}-(red|green)")
+    )
+    async with pair.engine(first_token=True) as engine:
+        generation = engine.submit(dataclasses.replace(request, sampling=sampling))
+        tokens = await whole(generation)
+        unsound = dataclasses.replace(sampling, constraint=Constraint("regex", "("))
+        with pytest.raises(ConstraintRefused, match="regex"):
+            await whole(engine.submit(dataclasses.replace(asked("r-96", prompt_ids), sampling=unsound)))
+        assert engine.ready
+    tokenizer = Tokenizer.from_file(str(model_dir / "tokenizer.json"))
+    assert re.fullmatch("[0-9]{3}-(red|green)", tokenizer.decode(tokens[:-1]))
+    assert [(one.stage, one.output_from) for one in generation.attempts] == [("prefill", 0), ("decode", 0)]
+    attested = [one.attestation for one in await pair.attested("r-95")]
+    assert grade(generation.attempts, attested) == "attested"
+
+
+async def test_log_probabilities_come_along_both_ways_of_the_first_token(pair: Pair, prompt_ids) -> None:
+    told = []
+    for number, first_token in enumerate((True, False)):
+        request = asked(f"r-97{number}", prompt_ids, 6)
+        sampling = dataclasses.replace(request.sampling, logprobs=3)
+        async with pair.engine(first_token=first_token) as engine:
+            chunks = [c async for c in engine.submit(dataclasses.replace(request, sampling=sampling))]
+        logprobs = [each for chunk in chunks for each in chunk.logprobs]
+        assert [each.token_id for each in logprobs] == [
+            token for chunk in chunks for token in chunk.token_ids
+        ]
+        assert all(each.top[0] == (each.token_id, each.logprob) and len(each.top) == 3 for each in logprobs)
+        told.append([(each.token_id, round(each.logprob, 2)) for each in logprobs])
+    assert told[0] == told[1]
 
 
 async def test_decode_finds_each_full_block_of_what_prefill_has_answered_for_under_load(
