@@ -19,6 +19,7 @@ from engine.api import Engine, EngineError, EngineFailed, GenerateRequest, Gener
 from engine.proof.attestation import PrefillAttestation
 from gateway.admission.hold import Hold
 from gateway.channel import Channel
+from gateway.drawn import Teller
 from gateway.refusal import ChargeUnknown, ClientGone, DeadlinePassed, Draining, GatewayError, ReaderStalled
 from gateway.settle import Outcome, Proof, Settler, Terms
 from gateway.telemetry import Telemetry, log
@@ -52,7 +53,8 @@ class Keeper(Protocol):
 class Order:
     """All a pump needs of one request, ready to be admitted. Makers are called once the hold stands.
 
-    ``broken`` frames a failure where no writer has been made (`gateway.surface`).
+    ``broken`` frames a failure where no writer has been made (`gateway.surface`). There is a ``teller`` where
+    log probabilities are asked for.
     """
 
     terms: Terms
@@ -61,6 +63,7 @@ class Order:
     generate: Callable[[Terms, Hold], GenerateRequest]
     writer: Callable[[Hold], Writer]
     broken: Callable[[Exception], bytes]
+    teller: Teller | None = None
     keeper: Keeper | None = None
 
 
@@ -204,7 +207,10 @@ class Pump:
             room = self._order.terms.output_tokens_max - self._received
             token_ids = chunk.token_ids[:room]  # what was not asked for is not billed either
             self._received += len(token_ids)
+            reasoned = parser.reasoning_tokens
             events = parser.push(token_ids)
+            if self._order.teller is not None:
+                events += self._order.teller.drawn(chunk.logprobs[:room], parser.reasoning_tokens - reasoned)
             if parser.stopped:
                 return [*events, *parser.finish("stop")]
             if chunk.finish is not None or len(chunk.token_ids) >= room:

@@ -104,6 +104,8 @@ class MemoCollector(Collector):
 
 
 SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+# Names of parameters that are counted apart.
+PARAMS_MAX: Final = 100
 
 
 class Telemetry:
@@ -129,7 +131,8 @@ class Telemetry:
         self.request_s = Histogram(
             "kvitto_request_seconds", "Admission to settlement.", buckets=SECONDS, registry=self.registry
         )
-        self.ignored_params = Counter(
+        self._ignored_named: set[str] = set()
+        self._ignored_params = Counter(
             "kvitto_ignored_params", "Parameters accepted without effect.", ("param",), registry=self.registry
         )
         self.refused_by_limit = Counter(
@@ -168,6 +171,14 @@ class Telemetry:
             ("outcome",),
             registry=self.registry,
         )
+
+    def ignored(self, param: str) -> None:
+        """Count a parameter without effect. Clients make names up: beyond `PARAMS_MAX` all are ``other``."""
+        if param not in self._ignored_named and len(self._ignored_named) == PARAMS_MAX:
+            param = "other"
+        else:
+            self._ignored_named.add(param)
+        self._ignored_params.labels(param).inc()
 
     def render(self) -> bytes:
         """Write all metrics in Prometheus' text format."""

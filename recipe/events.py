@@ -41,6 +41,26 @@ class ToolArguments:
 
 
 @dataclass(frozen=True, slots=True)
+class Likely:
+    """A token, by its bytes, and its natural log probability."""
+
+    token: bytes
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A token was drawn. Comes only where log probabilities were asked for; its text is in other events.
+
+    ``top`` are the likeliest tokens at its place, the likeliest first.
+    """
+
+    drawn: Likely
+    top: tuple[Likely, ...] = ()
+    reasoning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """The answer is complete; nothing follows. ``stop_sequence`` is the stop string that ended it."""
 
@@ -48,4 +68,4 @@ class Finish:
     stop_sequence: str | None = None
 
 
-Event = Text | Thinking | ToolCall | ToolArguments | Finish
+Event = Text | Thinking | ToolCall | ToolArguments | Drawn | Finish

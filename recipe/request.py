@@ -44,12 +44,14 @@ class Request:
             naming the parameter, when deepseek-recipe refuses it.
         max_tokens: at least 1; None when the body does not say.
         max_tokens_param: what the surface calls it.
+        max_tokens_lowered: more than fits is lowered to what does, not refused.
         names: what it calls other parameters, by chat's names, which families refuse them by.
         forced_tool: where the conversation's tool choice is ``required``, the one tool that must be called;
             None leaves the model the choice among them.
         parallel_calls: the answer may hold more than one tool call.
         stop: no empty strings.
         stream: the answer is to come as events.
+        logprobs: how many of the likeliest tokens are to be told beside each drawn one; None: of neither.
         user_id: DeepSeek's end-user id, which splits the tenant's cache; empty when absent.
         service_tier: how it is to be served, ``auto`` being ``default``; None when the body does not say.
         sent: names of the parameters that the body sets to anything but null.
@@ -64,11 +66,13 @@ class Request:
     suffix: str | None = None
     max_tokens: int | None = None
     max_tokens_param: str = "max_tokens"
+    max_tokens_lowered: bool = False
     names: Mapping[str, str] = field(default_factory=dict)
     forced_tool: str | None = None
     parallel_calls: bool = True
     stop: tuple[str, ...] = ()
     stream: bool = False
+    logprobs: int | None = None
     user_id: str = ""
     service_tier: ServiceTier | None = None
     sent: frozenset[str] = frozenset()

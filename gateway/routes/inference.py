@@ -13,6 +13,7 @@ from billing.tenancy.api_key import KeyGrant, TrafficClass
 from engine.api import Constraint, GenerateRequest, Sampling
 from gateway.admission.hold import Hold
 from gateway.desk import AnyRequest, Desk, caller, desk_of
+from gateway.drawn import Teller
 from gateway.permission import CLASS_HEADER, max_tokens, require_model, traffic_class
 from gateway.pump import Order
 from gateway.refusal import ClientGone
@@ -27,6 +28,8 @@ from recipe.errors import ParameterInvalid, ParameterUnsupported, PromptTooLong
 NONCE_BYTES: Final = 32
 # Reading and encoding a body of this size takes long enough to be kept off the event loop.
 THREAD_BODY_BYTES: Final = 16 * 1024
+# A body may hold any number of names; clients read headers of a few kilobytes.
+IGNORED_NAMED_MAX: Final = 32
 
 
 async def answer(request: AnyRequest, surface: Surface[R]) -> ASGIResponse:
@@ -39,8 +42,8 @@ async def answer(request: AnyRequest, surface: Surface[R]) -> ASGIResponse:
     grant = await caller(request, "inference")
     body = await body_of(request)
     asked = await understood(desk, grant, surface, body, request.headers.get(CLASS_HEADER))
-    for param in asked.ignored_params:
-        desk.telemetry.ignored_params.labels(_label(param)).inc()
+    for param in asked.ignored_params[:IGNORED_NAMED_MAX]:
+        desk.telemetry.ignored(_label(param))
     sent = Sent(request.headers, request.url.path, grant, asked.request.user_id, body)
     ask = await desk.retries.ask(sent)
     source: Source = await desk.retries.begin(order_of(desk, grant, surface, asked), ask)
@@ -95,7 +98,8 @@ async def _whole(source: Source, watch: Watch, headers: dict[str, str]) -> ASGIR
 def _headers(asked: Asked[R], source: Source) -> dict[str, str]:
     headers = {"idempotent-replayed": "true"} if isinstance(source, Replay) else {}
     if asked.ignored_params:
-        headers["x-ignored-params"] = ", ".join(map(_label, asked.ignored_params))
+        named = dict.fromkeys(map(_label, asked.ignored_params))
+        headers["x-ignored-params"] = ", ".join(list(named)[:IGNORED_NAMED_MAX])
     return headers
 
 
@@ -153,7 +157,14 @@ def order_of(desk: Desk, grant: KeyGrant, surface: Surface[R], asked: Asked[R]) 
         generate=lambda terms, hold: _generate_request(desk, terms, asked, hold),
         writer=partial(surface.writer, asked),
         broken=surface.broken,
+        teller=_teller(asked),
     )
+
+
+def _teller(asked: Asked[R]) -> Teller | None:
+    if asked.request.logprobs is None:
+        return None
+    return Teller(asked.served.recipe.tokenizer, asked.prompt.stop_token_ids)
 
 
 def _generate_request(desk: Desk, terms: Terms, asked: Asked[R], hold: Hold) -> GenerateRequest:
@@ -172,6 +183,7 @@ def _generate_request(desk: Desk, terms: Terms, asked: Asked[R], hold: Hold) -> 
             frequency_penalty=sampling.frequency_penalty,
             top_k=sampling.top_k,
             stop_token_ids=asked.prompt.stop_token_ids,
+            logprobs=asked.request.logprobs,
             constraint=None if constraint is None else Constraint(constraint.kind, constraint.text),
         ),
         retention_class=terms.traffic_class,

@@ -61,6 +61,8 @@ def refuse_hopeless(texts: Sequence[str], tokenizer: Tokenizer, context_tokens: 
 def completion_tokens(request: Request, prompt: Prompt, context_tokens: int) -> int:
     """The most tokens the answer may have: what was asked for, or the default as far as the context has room.
 
+    Where the surface lowers what is asked for, nothing is refused.
+
     Raises:
         ParameterInvalid: more than the whole context was asked for.
         PromptTooLong: what was asked for does not fit behind the prompt.
@@ -70,6 +72,8 @@ def completion_tokens(request: Request, prompt: Prompt, context_tokens: int) -> 
     asked = request.max_tokens
     if asked is None:
         return min(prompt.max_tokens_default, room)
+    if request.max_tokens_lowered:
+        return min(asked, room)
     if asked > context_tokens:
         param = request.max_tokens_param
         raise ParameterInvalid(param, f"'{param}' must be at most {context_tokens}, the model's context")

@@ -32,6 +32,8 @@ _SERVED: Final = frozenset(
             "stream",
             "stream_options",
             "stop",
+            "logprobs",
+            "top_logprobs",
             "user_id",
             "service_tier",
         ),
@@ -94,11 +96,22 @@ def read(body: bytes) -> ChatRequest:
         stop=parameters.stops(document, "stop"),
         stream=stream,
         include_usage=include_usage(document, stream=stream),
+        logprobs=_logprobs(document),
         user_id=parameters.text(document, "user_id", parameters.USER_ID_CHARS_MAX) or "",
         ignored_params=tuple(sorted(sent - _SERVED)),
         sent=sent,
         service_tier=service_tier(document),
     )
+
+
+def _logprobs(document: Mapping[str, Any]) -> int | None:
+    """How many of the likeliest tokens are told beside each drawn one; None where neither are."""
+    top = parameters.integer(document, "top_logprobs", 0, parameters.TOP_LOGPROBS_MAX)
+    if parameters.flag(document, "logprobs"):
+        return top or 0
+    if top:
+        raise ParameterInvalid("top_logprobs", "'top_logprobs' needs 'logprobs' to be true")
+    return None
 
 
 def _asks_to_think(document: Mapping[str, Any]) -> bool:
@@ -113,7 +126,7 @@ def _refuse_other_answers(document: Mapping[str, Any]) -> None:
         raise ParameterUnsupported("n", "'n' must be 1: one choice is served per request")
     if document.get("modalities") not in (None, [], ["text"]):
         raise ParameterUnsupported("modalities", "'modalities' must be [\"text\"]")
-    for param in ("audio", "logit_bias", "logprobs", "top_logprobs", "web_search_options"):
+    for param in ("audio", "logit_bias", "web_search_options"):
         if document.get(param):
             raise ParameterUnsupported(param, f"'{param}' is not served")
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from recipe.events import Event, Finish, Text, Thinking, ToolArguments, ToolCall
+from recipe.events import Drawn, Event, Finish, Likely, Text, Thinking, ToolArguments, ToolCall
 from recipe.protocols.chat import ChatRequest
 from recipe.request import ServiceTier
 from recipe.usage import Usage, chat_usage
@@ -76,7 +76,8 @@ class ChatStream:
 
     def deltas(self, events: Sequence[Event]) -> list[dict[str, Any]]:
         """A chunk for each piece. `Finish` is kept for `closing`: usage is not known yet."""
-        chunks = []
+        chunks: list[dict[str, Any]] = []
+        drawn: list[Drawn] = []
         for event in events:
             assert self._finish is None, "nothing follows Finish"
             match event:
@@ -86,8 +87,13 @@ class ChatStream:
                     chunks.append(self._chunk({"content": None, "reasoning_content": text}))
                 case ToolCall() | ToolArguments():
                     chunks.append(self._chunk(self._call(event)))
+                case Drawn():
+                    drawn.append(event)
                 case Finish():
                     self._finish = event
+        if drawn:
+            chunks = chunks or [self._chunk(self._content(""))]
+            chunks[-1]["choices"][0]["logprobs"] = _logprobs(drawn)
         return chunks
 
     def closing(self, usage: Usage) -> list[dict[str, Any]]:
@@ -138,8 +144,28 @@ def answer(head: AnswerHead, style: AnswerStyle, events: Sequence[Event], usage:
             message["function_call"] = calls[0]["function"]
         else:
             message["tool_calls"] = calls
-    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": style.reason(finish)}
+    drawn = [event for event in events if isinstance(event, Drawn)]
+    logprobs = _logprobs(drawn) if drawn else None
+    choice = {"index": 0, "message": message, "logprobs": logprobs, "finish_reason": style.reason(finish)}
     return {**head.said("chat.completion"), "choices": [choice], "usage": chat_usage(usage)}
+
+
+def _logprobs(drawn: Sequence[Drawn]) -> dict[str, Any]:
+    """OpenAI's object; where tokens are reasoning, with DeepSeek's list of those beside."""
+    told: dict[str, Any] = {"content": [_token(one) for one in drawn if not one.reasoning], "refusal": None}
+    if thought := [_token(one) for one in drawn if one.reasoning]:
+        told["reasoning_content"] = thought
+    return told
+
+
+def _token(drawn: Drawn) -> dict[str, Any]:
+    return {**_likely(drawn.drawn), "top_logprobs": [_likely(likely) for likely in drawn.top]}
+
+
+def _likely(likely: Likely) -> dict[str, Any]:
+    """A token may be a part of a character: then its bytes alone say what it is."""
+    text = likely.token.decode(errors="replace")
+    return {"token": text, "logprob": likely.logprob, "bytes": list(likely.token)}
 
 
 def _calls(head: AnswerHead, style: AnswerStyle, events: Sequence[Event]) -> list[dict[str, Any]]:

@@ -80,6 +80,7 @@ def _request(document: Mapping[str, Any], max_tokens: int | None) -> Request:
             top_k=parameters.integer(document, "top_k", 0, parameters.TOP_K_MAX) or 0,
         ),
         max_tokens=max_tokens,
+        max_tokens_lowered=True,  # as DeepSeek's own; agents ask for what Claude can write
         stop=parameters.stops(document, "stop_sequences"),
         stream=parameters.flag(document, "stream"),
         forced_tool=bridged.forced_tool,

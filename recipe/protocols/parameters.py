@@ -10,6 +10,7 @@ from recipe.errors import BodyMalformed, ParameterInvalid
 MAX_TOKENS_BOUND: Final = 2**31 - 1
 MODEL_CHARS_MAX: Final = 256
 USER_ID_CHARS_MAX: Final = 512
+TOP_LOGPROBS_MAX: Final = 20
 TOP_K_MAX: Final = 2**31 - 1
 STOPS_MAX: Final = 16
 STOP_CHARS_MAX: Final = 256

@@ -132,6 +132,18 @@ def test_a_forced_tool_is_called_and_its_result_answered(stack: Any, tenant: Any
     }
 
 
+def test_log_probabilities_are_told_of_each_token_of_the_answer(tenant: Any) -> None:
+    answer = tenant.client.chat.completions.create(
+        model=MODEL, messages=ASKED, max_tokens=8, logprobs=True, top_logprobs=2
+    )
+    choice = answer.choices[0]
+    told = choice.logprobs.content
+    assert "".join(token.token for token in told) == choice.message.content
+    assert all(token.logprob <= 0 and len(token.top_logprobs) == 2 for token in told)
+    # The model answers greedily unless asked: what it draws is the likeliest.
+    assert all(token.top_logprobs[0].token == token.token for token in told)
+
+
 def test_an_answer_goes_on_with_what_the_client_began(tenant: Any) -> None:
     begun = [*ASKED, {"role": "assistant", "content": "The capital of France is", "prefix": True}]
     answer = tenant.client.chat.completions.create(model=MODEL, messages=begun, max_tokens=4, temperature=0)

@@ -204,12 +204,19 @@ class CharacterParser:
         return [*rest, Finish("tool_calls" if called else reason, self._reader.stops.matched)]
 
 
+class Characters:
+    """What is asked of a tokenizer: a token's bytes."""
+
+    def decode_bytes(self, token_ids: Sequence[int]) -> bytes:
+        return "".join(map(chr, token_ids)).encode()
+
+
 class CharacterRecipe:
     """Implements `recipe.registry.Recipe`: a prompt is its characters."""
 
     served_name = MODEL
     context_tokens = CONTEXT_TOKENS
-    tokenizer: Any = None
+    tokenizer: Any = Characters()
 
     def __init__(self) -> None:
         self.memo = EncodeMemo()

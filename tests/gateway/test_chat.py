@@ -7,7 +7,7 @@ from typing import Any
 from billing.pricing.book import PriceBook
 from billing.pricing.rating import rate
 from billing.usage import TokenUsage
-from engine.api import TokenChunk
+from engine.api import TokenChunk, TokenLogprobs
 from tests.gateway.conftest import CREDIT, ROW, House
 from tests.gateway.doubles import END, MODEL, Play, says
 
@@ -172,3 +172,27 @@ async def test_many_requests_at_once_are_billed_once_each(house: House) -> None:
     assert held.held == 0
     assert held.balance == CREDIT - sum(charges)
     assert await house.admission.check_integrity(house.tenant_id) == []
+
+
+async def test_log_probabilities_are_told_of_each_token_but_the_end(house: House) -> None:
+    told = [TokenLogprobs(ord(c), -0.5, ((ord(c), -0.5), (ord("x"), -2.0))) for c in "Hi"]
+    end = TokenLogprobs(END, -0.1, ())
+    house.engine.play = Play(
+        [TokenChunk((ord("H"),), None, (told[0],)), TokenChunk((ord("i"), END), "stop", (told[1], end))]
+    )
+    async with house.chat(logprobs=True, top_logprobs=2) as answer:
+        choice = (await answer.json())["choices"][0]
+    assert house.engine.generations[0].request.sampling.logprobs == 2
+    assert [token["token"] for token in choice["logprobs"]["content"]] == ["H", "i"]
+    assert [likely["token"] for likely in choice["logprobs"]["content"][0]["top_logprobs"]] == ["H", "x"]
+    async with house.chat(logprobs=True, stream=True) as answer:
+        chunks = await events(answer)
+    listed = [chunk["choices"][0]["logprobs"] or {"content": []} for chunk in chunks[:-1]]
+    assert [token["token"] for one in listed for token in one["content"]] == ["H", "i"]
+
+
+async def test_however_many_parameters_have_no_effect_the_header_can_be_read(house: House) -> None:
+    async with house.chat(**{f"made_up_{n}": n for n in range(500)}, **{"no name": 1}) as answer:
+        named = answer.headers["x-ignored-params"].split(", ")
+    assert (answer.status, len(named)) == (200, 32)
+    assert "no name" not in named

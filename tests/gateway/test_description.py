@@ -145,7 +145,7 @@ def test_every_parameter_that_is_described_has_an_effect(
     for name, parameter in schema["properties"].items():
         (value,) = parameter["examples"]
         validate(parameter, value)
-        more = {"stream": True} if name == "stream_options" else {}
+        more = {"stream_options": {"stream": True}, "top_logprobs": {"logprobs": True}}.get(name, {})
         read = reading(noun, operation)(msgspec.json.encode({**plain, **more, name: value}))
         assert name not in read.ignored_params, name
         assert name in read.sent, name

@@ -262,3 +262,11 @@ async def test_a_stream_that_ends_at_once_is_still_a_message(
     async with client.messages.stream(model=MODEL, max_tokens=50, messages=ASKED) as stream:
         answer = await stream.get_final_message()
     assert (answer.content, answer.stop_reason, answer.usage.output_tokens) == ([], "end_turn", 1)
+
+
+async def test_more_than_fits_is_lowered_to_what_does(house: House) -> None:
+    """Agents ask for as much as Claude can write, of any model."""
+    async with ask(house, max_tokens=32_000) as answer:
+        assert answer.status == 200
+    prompt = house.engine.generations[0].request.prompt_ids
+    assert house.engine.generations[0].request.sampling.max_tokens == CONTEXT_TOKENS - len(prompt)

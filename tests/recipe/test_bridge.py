@@ -99,8 +99,6 @@ def test_what_cannot_be_enforced_or_understood_is_refused_by_name(
     ("param", "value"),
     [
         ("logit_bias", {"1": 1}),
-        ("logprobs", True),
-        ("top_logprobs", 2),
         ("web_search_options", {"search_context_size": "low"}),
         ("chat_template_kwargs", {"documents": []}),
     ],

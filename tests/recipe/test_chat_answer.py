@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from recipe.events import Event, Finish, Text, Thinking, ToolArguments, ToolCall
+from recipe.events import Drawn, Event, Finish, Likely, Text, Thinking, ToolArguments, ToolCall
 from recipe.protocols.chat_answer import AnswerHead, AnswerStyle, ChatStream, answer
 from recipe.usage import Buckets, chat_usage
 
@@ -165,3 +165,31 @@ def test_a_client_of_functions_gets_its_call_as_it_asked() -> None:
     assert choice["message"]["function_call"] == {"name": "get_weather", "arguments": '{"city": 1}'}
     assert "tool_calls" not in choice["message"]
     assert choice["finish_reason"] == "function_call"
+
+
+DRAWN = [
+    Thinking("hm"),
+    Drawn(Likely(b"hm", -0.5), reasoning=True),
+    Text("Par"),
+    Drawn(Likely(b"Par", -0.1), (Likely(b"Par", -0.1), Likely(b"\xc3", -2.5))),
+]
+
+
+def test_log_probabilities_ride_on_the_text_of_their_tokens_and_come_once() -> None:
+    chat = ChatStream(HEAD, AnswerStyle(thinking=True))
+    chunks = [chunk for events in (DRAWN[:2], DRAWN[2:]) for chunk in chat.deltas(events)]
+    thought, said = (chunk["choices"][0]["logprobs"] for chunk in chunks)
+    assert (thought["content"], [one["token"] for one in thought["reasoning_content"]]) == ([], ["hm"])
+    (token,) = said["content"]
+    assert (token["token"], token["logprob"], token["bytes"]) == ("Par", -0.1, [80, 97, 114])
+    assert [one["token"] for one in token["top_logprobs"]] == ["Par", "\ufffd"]
+    assert token["top_logprobs"][1]["bytes"] == [0xC3]
+    whole = answer(HEAD, AnswerStyle(thinking=True), [*DRAWN, Finish("stop")], USAGE)
+    told = whole["choices"][0]["logprobs"]
+    assert (told["content"], told["reasoning_content"]) == (said["content"], thought["reasoning_content"])
+
+
+def test_tokens_whose_text_is_held_back_are_told_all_the_same() -> None:
+    (chunk,) = ChatStream(HEAD, AnswerStyle()).deltas([DRAWN[3]])
+    assert chunk["choices"][0]["delta"] == {"content": ""}
+    assert len(chunk["choices"][0]["logprobs"]["content"]) == 1

@@ -127,10 +127,19 @@ def test_thinking_is_read_and_yields_to_a_forced_tool_only_in_the_body_that_deep
     assert not named.conversation.thinking_mode
 
 
+def test_log_probabilities_are_asked_for_with_as_many_likely_tokens_as_wanted() -> None:
+    assert [request(logprobs=asked).logprobs for asked in (None, False, True)] == [None, None, 0]
+    assert request(logprobs=True, top_logprobs=20).logprobs == 20
+    assert request(top_logprobs=0).logprobs is None
+    for refused in ({"logprobs": True, "top_logprobs": 21}, {"top_logprobs": 2}):
+        with pytest.raises(ParameterInvalid) as caught:
+            request(**refused)
+        assert caught.value.param == "top_logprobs"
+
+
 def test_parameters_without_effect_are_reported() -> None:
     assert request(store=True, logit_bias={}, user="u", top_k=5, logprobs=False).ignored_params == (
         "logit_bias",
-        "logprobs",
         "store",
         "top_k",
         "user",
