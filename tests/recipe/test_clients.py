@@ -1,6 +1,5 @@
 """Bodies that real clients sent, read in place where the recordings are at hand."""
 
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -9,8 +8,8 @@ import pytest
 from recipe.errors import ParameterInvalid, ParameterUnsupported
 from recipe.protocols.chat import ChatRequest, read
 from recipe.registry import Recipe
+from tests.recipe.recordings import every, sent_to
 
-RECORDINGS = Path(__file__).parents[3] / "shared" / "cases" / "clients"
 # What these ask for is not served, and each is refused by name: file to parameter.
 REFUSED = {
     "openai-python/chat_kitchen_sink.json": "logit_bias",
@@ -19,17 +18,15 @@ REFUSED = {
 }
 
 
-def chat_bodies() -> list[tuple[str, dict[str, Any]]]:
-    found = []
-    for path in sorted(RECORDINGS.glob("*/*.json")):
-        recording = msgspec.json.decode(path.read_bytes())
-        if recording["path"].endswith("/chat/completions"):
-            found.append((f"{path.parent.name}/{path.name}", recording["body"]))
-    return found
+BODIES = sent_to("/chat/completions")
+by_name = pytest.mark.parametrize(("name", "body"), [(one.name, one.body) for one in BODIES])
 
 
-BODIES = chat_bodies()
-by_name = pytest.mark.parametrize(("name", "body"), BODIES, ids=[name for name, _ in BODIES])
+def test_every_recording_is_replayed_by_a_surface_or_asks_for_nothing_but_an_answer() -> None:
+    """`gateway` tests ask `HEAD /` and the list of models."""
+    surfaces = ("/chat/completions", "/responses", "/input_tokens", "/messages", "/count_tokens")
+    others = {one.path for one in every()} - {one.path for one in sent_to(*surfaces)}
+    assert others <= {"/", "/v1/models", "/v1/completions"}
 
 
 def read_again(name: str, body: dict[str, Any]) -> ChatRequest | None:

@@ -1,6 +1,5 @@
 """Bodies that real clients sent to Anthropic's Messages, read in place where the recordings are at hand."""
 
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,8 +9,8 @@ from recipe.errors import ParameterUnsupported
 from recipe.protocols.messages import read, read_counted
 from recipe.registry import Recipe
 from recipe.request import Request
+from tests.recipe.recordings import sent_to
 
-RECORDINGS = Path(__file__).parents[3] / "shared" / "cases" / "clients"
 # What these ask for runs on Anthropic's own servers, and each is refused by name: file to parameter.
 REFUSED = {
     "anthropic-python/bash_tool.json": "tools[0]",
@@ -19,22 +18,15 @@ REFUSED = {
 }
 
 
-def messages_bodies() -> list[tuple[str, str, dict[str, Any]]]:
-    found = []
-    for path in sorted(RECORDINGS.glob("*/*.json")):
-        recording = msgspec.json.decode(path.read_bytes())
-        if "/messages" in recording["path"]:
-            found.append((f"{path.parent.name}/{path.name}", recording["path"], recording["body"]))
-    return found
-
-
-BODIES = messages_bodies()
-by_name = pytest.mark.parametrize(("name", "path", "body"), BODIES, ids=[name for name, _, _ in BODIES])
+BODIES = sent_to("/messages", "/messages/count_tokens")
+by_name = pytest.mark.parametrize(
+    ("name", "path", "body"), [(one.name, one.path, one.body) for one in BODIES]
+)
 
 
 def read_again(name: str, path: str, body: dict[str, Any]) -> Request | None:
     raw = msgspec.json.encode(body)
-    reading = read_counted if path.partition("?")[0].endswith("/count_tokens") else read
+    reading = read_counted if path.endswith("/count_tokens") else read
     if name not in REFUSED:
         return reading(raw)
     with pytest.raises(ParameterUnsupported) as caught:

@@ -8,7 +8,7 @@ import pytest
 from recipe.errors import ParameterUnsupported
 from recipe.protocols.responses import ResponsesRequest, read
 from recipe.registry import Recipe
-from tests.recipe.test_clients import RECORDINGS
+from tests.recipe.recordings import sent_to
 
 # What these ask for is not served, and each is refused by name: file to parameter.
 REFUSED = {
@@ -18,17 +18,8 @@ REFUSED = {
 }
 
 
-def responses_bodies() -> list[tuple[str, dict[str, Any]]]:
-    found = []
-    for path in sorted(RECORDINGS.glob("*/*.json")):
-        recording = msgspec.json.decode(path.read_bytes())
-        if recording["path"].endswith(("/responses", "/responses/input_tokens")):
-            found.append((f"{path.parent.name}/{path.name}", recording["body"]))
-    return found
-
-
-BODIES = responses_bodies()
-by_name = pytest.mark.parametrize(("name", "body"), BODIES, ids=[name for name, _ in BODIES])
+BODIES = sent_to("/responses", "/responses/input_tokens")
+by_name = pytest.mark.parametrize(("name", "body"), [(one.name, one.body) for one in BODIES])
 
 
 def read_again(name: str, body: dict[str, Any]) -> ResponsesRequest | None:

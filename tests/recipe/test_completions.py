@@ -23,8 +23,8 @@ from recipe.protocols.completions import CompletionRequest, CompletionStream, an
 from recipe.registry import Recipe
 from recipe.usage import Buckets, chat_usage
 from tests.recipe.conftest import CORPUS, DEEPSEEK_SPECIALS, DEEPSEEK_STAGES, reference, staged
+from tests.recipe.recordings import sent_to
 from tests.recipe.test_chat_request import JSON
-from tests.recipe.test_clients import RECORDINGS
 
 FIM = ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>")
 HEAD = AnswerHead(id="cmpl-1", model="m", created=1_790_000_000)
@@ -299,13 +299,7 @@ def test_an_answer_at_once_is_openais() -> None:
     assert official.usage.prompt_tokens == 70
 
 
-def recorded() -> list[dict[str, Any]]:
-    recordings = [msgspec.json.decode(path.read_bytes()) for path in sorted(RECORDINGS.glob("*/*.json"))]
-    legacy = [one for one in recordings if one["path"].endswith("/completions")]
-    return [one["body"] for one in legacy if "/chat/" not in one["path"]]
-
-
-@pytest.mark.parametrize("body", recorded())
+@pytest.mark.parametrize("body", [one.body for one in sent_to("/v1/completions")])
 def test_a_recorded_body_is_read_in_full(body: dict[str, Any], coder: Recipe) -> None:
     asked = read(msgspec.json.encode(body))
     assert (asked.text, asked.suffix, asked.max_tokens) == (
