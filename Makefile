@@ -29,7 +29,7 @@ down: $(READY) ## stop what `make up` started
 
 # Two at a time: most wait for something. Those that start vLLM come first, in lanes (tests/conftest.py).
 test: $(READY) lint ## lint, then every test: real Postgres, Valkey, vLLM and model
-	@$(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder
+	@$(BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder
 
 lint: $(READY) ## ruff, mypy strict, import contracts
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports --cache-dir .cache/import-linter

@@ -15,6 +15,7 @@ from typing import Any
 import asyncpg
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 from admin.stack import model, postgres, process, valkey
 from billing.db import migrate
@@ -33,19 +34,29 @@ settings.register_profile("kvitto", deadline=None)
 settings.load_profile("kvitto")
 
 
-def lane_of(item: pytest.Item) -> str:
-    """What ``--dist loadgroup`` keeps in one process: a lane, else a file."""
-    file = item.path.relative_to(ROOT).as_posix()
+def lane_of(nodeid: str) -> str:
+    """What one process of xdist does in a row: a lane, else a file."""
+    file = nodeid.partition("::")[0]
     return next((lane for lane, places in LANES.items() if file.startswith(places)), file)
 
 
-@pytest.hookimpl(tryfirst=True)
+class LaneScheduling(LoadScopeScheduling):
+    """Hands out lane by lane, then file by file."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return lane_of(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LaneScheduling:
+    """See `LaneScheduling`."""
+    return LaneScheduling(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the lanes first, for they take longest."""
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(lane_of(item)))
     order = list(LANES)
-    items.sort(key=lambda item: order.index(lane) if (lane := lane_of(item)) in LANES else len(order))
+    items.sort(key=lambda item: order.index(lane) if (lane := lane_of(item.nodeid)) in LANES else len(order))
 
 
 @dataclass(frozen=True)
