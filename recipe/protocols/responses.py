@@ -170,9 +170,10 @@ def _without_effect(document: parameters.Body, include: list[str]) -> set[str]:
 
 
 def _told_whole(document: parameters.Body) -> dict[str, Any]:
-    """Settings that deepseek-recipe echoes."""
+    """Settings that deepseek-recipe echoes; a whole number may come as 3.0, which it does not read."""
     names = ("temperature", "top_p", "top_logprobs", "max_output_tokens")
-    return {name: document[name] for name in names if document.get(name) is not None}
+    told = {name: document[name] for name in names if document.get(name) is not None}
+    return told | {name: int(told[name]) for name in names[2:] if name in told}
 
 
 def _said(document: parameters.Body) -> dict[str, Any]:

@@ -76,6 +76,11 @@ def test_every_parameter_arrives_and_is_echoed() -> None:
     assert {name: full.echo[name] for name in settings} == settings
 
 
+def test_a_whole_number_may_have_a_point() -> None:
+    whole = request(max_output_tokens=9.0, top_logprobs=0.0)
+    assert (whole.max_tokens, whole.echo["max_output_tokens"], whole.echo["top_logprobs"]) == (9, 9, 0)
+
+
 def test_null_means_absent() -> None:
     names = (
         "instructions",
