@@ -6,7 +6,16 @@ content, tools, tool choice, response format and thinking mode. We add names, no
 
 from deepseek_recipe import Conversation, Message
 
-__all__ = ["Conversation", "Message", "has_tools", "offers_tools"]
+__all__ = ["Conversation", "Message", "continued", "has_tools", "offers_tools"]
+
+
+def continued(conversation: Conversation) -> Message | None:
+    """The message that the answer goes on with; None where it begins one.
+
+    There may be no message at all: deepseek-recipe leaves out a system message without text.
+    """
+    last = conversation.messages[-1:]
+    return last[0] if last and last[0].prefix else None
 
 
 def offers_tools(conversation: Conversation) -> bool:

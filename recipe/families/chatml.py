@@ -9,7 +9,7 @@ import msgspec
 from deepseek_recipe import ConversionOptions
 
 from recipe import constraint
-from recipe.conversation import Conversation, Message, offers_tools
+from recipe.conversation import Conversation, Message, continued, offers_tools
 from recipe.errors import ModelUnreadable, ParameterInvalid
 from recipe.families.limits import (
     calls_of,
@@ -120,8 +120,9 @@ class ChatMl:
         refuse_hopeless(texts, self.tokenizer, self.context_tokens)
         token_ids = self._template.encode(page, scope)
         starts_thinking = self._opens_thinking(token_ids)
-        if conversation.messages[-1].prefix:
-            page, starts_thinking = self._continued(page, conversation.messages[-1], starts_thinking)
+        begun = continued(conversation)
+        if begun is not None:
+            page, starts_thinking = self._continued(page, begun, starts_thinking)
             token_ids = self._template.encode(page, scope)
         refuse_overlong(len(token_ids), self.context_tokens)
         without_effect = frozenset() if "enable_thinking" in self._template.wants else _THINKING
@@ -135,7 +136,7 @@ class ChatMl:
             max_tokens_default=_MAX_TOKENS_DEFAULT,
             constraint=self._constraint(request, starts_thinking=starts_thinking),
             calls=calls_of(request),
-            continues=conversation.messages[-1].prefix,
+            continues=begun is not None,
         )
 
     def _raw(self, request: Request) -> Prompt:
@@ -176,7 +177,7 @@ class ChatMl:
     def _page(self, request: Request, conversation: Conversation) -> Page:
         """What the template is given; a message to be continued is left out."""
         messages = conversation.messages
-        if messages[-1].prefix:
+        if continued(conversation) is not None:
             messages = messages[:-1]
         said = "enable_thinking" in self._template.wants and request.sent & _THINKING
         return Page(

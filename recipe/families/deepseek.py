@@ -9,7 +9,7 @@ import deepseek_recipe
 import msgspec
 
 from recipe import constraint
-from recipe.conversation import Conversation
+from recipe.conversation import Conversation, continued
 from recipe.detokenizer import Detokenizer
 from recipe.errors import ParameterInvalid
 from recipe.events import Event, Finish, FinishReason, Text, Thinking, ToolArguments, ToolCall
@@ -116,7 +116,7 @@ class DeepSeek:
             constraint=self._constraint(conversation, starts_thinking=starts_thinking),
             calls=calls_of(request),
             opens_calls=reading.starts_in_tool_calls,
-            continues=conversation.messages[-1].prefix,
+            continues=continued(conversation) is not None,
         )
 
     def _raw(self, request: Request) -> Prompt:

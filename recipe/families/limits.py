@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from recipe.conversation import offers_tools
+from recipe.conversation import continued, offers_tools
 from recipe.errors import ParameterInvalid, ParameterUnsupported, PromptTooLong
 from recipe.prompt import Calls, Prompt
 from recipe.protocols.parameters import TOOLS_MAX
@@ -25,7 +25,7 @@ def refuse_unserved(request: Request) -> None:
     """
     conversation = request.conversation
     free = offers_tools(conversation) and conversation.tool_choice != "required"
-    if conversation.response_format != "text" and (free or conversation.messages[-1].prefix):
+    if conversation.response_format != "text" and (free or continued(conversation) is not None):
         beside = "'tools' that may be called" if free else "a 'prefix'"
         raise ParameterUnsupported("response_format", f"'response_format' is not served beside {beside}")
     if any(message.image_sources for message in conversation.messages):

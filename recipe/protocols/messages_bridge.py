@@ -65,7 +65,7 @@ class Additions:
         """What was read, with these."""
         known, begins = read.conversation, read.parsing_options
         messages = known.messages
-        if self.continues:
+        if self.continues and messages and messages[-1].role == "assistant":
             last = messages[-1]
             messages[-1] = AssistantMessage(last.content, last.reasoning_content, prefix=True)
             if known.thinking_mode and last.content:

@@ -294,3 +294,12 @@ def test_a_default_that_cannot_be_is_left_out(write_model: WriteModel, impossibl
     folder = other_model(write_model, "x")
     (folder / "generation_config.json").write_text(json.dumps({"temperature": impossible}))
     assert registry.load(folder, "m").render(asked("hi")).sampling.temperature == 1.0
+
+
+def test_a_system_message_without_text_alone_leaves_a_prompt_to_be_answered(roomy: Recipe) -> None:
+    """deepseek-recipe leaves it out of the conversation."""
+    schema = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
+    for more in ({}, {"response_format": schema}):
+        prompt = roomy.render(request([{"role": "system", "content": ""}], **more))
+        assert prompt.token_ids
+        assert not prompt.continues
