@@ -20,13 +20,13 @@ from deepseek_recipe import ToolDefinition
 from recipe import regex, schema
 from recipe.conversation import Conversation
 from recipe.errors import ParameterInvalid, ParameterUnsupported
+from recipe.marks import CALL, CALL_END
 from recipe.prompt import Constraint
 
 # Enough for a newline and the indentation of a few levels.
 WHITESPACE_MAX: Final = 16
 TOOLS_MAX: Final = 128
 REGEX_EXPANDED_MAX: Final = 512
-CALL_BEGIN: Final = "<tool_call>"
 _RESPONSE_FORMAT: Final = "response_format"
 _TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
 _ANY_OBJECT: Final = {"type": "object"}
@@ -129,7 +129,7 @@ def offered_call(
     return _constraint(
         {
             "type": "triggered_tags",
-            "triggers": [CALL_BEGIN],
+            "triggers": [CALL],
             "tags": list(_calls(tools, tools, param)),
             "at_least_one": False,
             "stop_after_first": single,
@@ -149,9 +149,9 @@ def _calls(chosen: Sequence[ToolDefinition], tools: Sequence[ToolDefinition], pa
             raise ParameterInvalid(f"{param}[{place}]", "A tool that is called needs a plain name")
         yield {
             "type": "tag",
-            "begin": f'{CALL_BEGIN}\n{{"name": "{tool.name}", "arguments": ',
+            "begin": f'{CALL}\n{{"name": "{tool.name}", "arguments": ',
             "content": _json(_arguments(tool, budget, f"{param}[{place}]")),
-            "end": "}\n</tool_call>",
+            "end": f"}}\n{CALL_END}",
         }
 
 

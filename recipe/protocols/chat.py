@@ -3,18 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from deepseek_recipe import ConversionOptions
 
 from recipe.errors import ParameterInvalid, ParameterUnsupported
-from recipe.prompt import Sampling
-from recipe.protocols import parameters
-from recipe.protocols.bridge import CONVERTED, bridged, convert, forces_tool, renamed, thinking
-from recipe.request import Request, ServiceTier
-
-# OpenAI's "priority" and "scale" are not among them: nobody here is served faster for more.
-_TIERS: Final = ("auto", "default", "flex")
+from recipe.protocols import openai, parameters
+from recipe.protocols.chat_bridge import CONVERTED, bridged, convert, forces_tool, renamed, thinking
+from recipe.request import Request
 
 # What has an effect here. Every other parameter of a body is reported as ignored.
 _SERVED: Final = frozenset(
@@ -86,7 +82,7 @@ def read(body: bytes) -> ChatRequest:
         model=model,
         conversation=conversation,
         convert=partial(convert, wire),
-        sampling=sampling(document),
+        sampling=openai.sampling(document),
         max_tokens=_max_tokens(document),
         max_tokens_param="max_completion_tokens" if "max_completion_tokens" in sent else "max_tokens",
         forced_tool=choice["function"]["name"] if isinstance(choice, dict) else None,
@@ -95,12 +91,12 @@ def read(body: bytes) -> ChatRequest:
         legacy_functions="functions" in sent,
         stop=parameters.stops(document, "stop"),
         stream=stream,
-        include_usage=include_usage(document, stream=stream),
+        include_usage=openai.include_usage(document, stream=stream),
         logprobs=_logprobs(document),
         user_id=parameters.text(document, "user_id", parameters.USER_ID_CHARS_MAX) or "",
         ignored_params=tuple(sorted(sent - _SERVED)),
         sent=sent,
-        service_tier=service_tier(document),
+        service_tier=openai.service_tier(document),
     )
 
 
@@ -131,46 +127,7 @@ def _refuse_other_answers(document: Mapping[str, Any]) -> None:
             raise ParameterUnsupported(param, f"'{param}' is not served")
 
 
-def sampling(document: Mapping[str, Any]) -> Sampling:
-    """How to draw tokens, from parameters that every OpenAI body spells the same."""
-    temperature = parameters.number(document, "temperature", 0, 2)
-    top_p = parameters.top_p(document)
-    return Sampling(
-        temperature=1.0 if temperature is None else temperature,
-        top_p=1.0 if top_p is None else top_p,
-        seed=parameters.integer(document, "seed", 0, 2**63 - 1),
-        presence_penalty=parameters.number(document, "presence_penalty", -2, 2) or 0.0,
-        frequency_penalty=parameters.number(document, "frequency_penalty", -2, 2) or 0.0,
-    )
-
-
 def _max_tokens(document: Mapping[str, Any]) -> int | None:
     newer = parameters.integer(document, "max_completion_tokens", 1, parameters.MAX_TOKENS_BOUND)
     older = parameters.integer(document, "max_tokens", 1, parameters.MAX_TOKENS_BOUND)
     return newer if newer is not None else older
-
-
-def service_tier(document: Mapping[str, Any]) -> ServiceTier | None:
-    """The tier asked for; ParameterInvalid where nobody is served so."""
-    tier = parameters.text(document, "service_tier", parameters.MODEL_CHARS_MAX)
-    if tier is None:
-        return None
-    if tier not in _TIERS:
-        raise ParameterInvalid("service_tier", f"'service_tier' must be one of {', '.join(_TIERS)}")
-    return "default" if tier == "auto" else cast("ServiceTier", tier)
-
-
-def include_usage(document: Mapping[str, Any], *, stream: bool) -> bool:
-    """Whether a stream is to end with a chunk of usage alone."""
-    options = document.get("stream_options")
-    if options is None:
-        return False
-    if not isinstance(options, dict):
-        raise ParameterInvalid("stream_options", "'stream_options' must be an object", malformed=True)
-    if not stream:
-        raise ParameterInvalid("stream_options", "'stream_options' needs 'stream' to be true")
-    include = options.get("include_usage")
-    if include is not None and not isinstance(include, bool):
-        message = "'stream_options.include_usage' must be true or false"
-        raise ParameterInvalid("stream_options.include_usage", message, malformed=True)
-    return bool(include)

@@ -9,7 +9,7 @@ from deepseek_recipe import Conversation, ConversationRequest, ConversionOptions
 
 from recipe.errors import ParameterInvalid, ParameterUnsupported
 from recipe.events import Event, Finish, Text
-from recipe.protocols import chat, parameters
+from recipe.protocols import openai, parameters
 from recipe.protocols.chat_answer import AnswerHead
 from recipe.request import Request
 from recipe.usage import Usage, chat_usage
@@ -61,14 +61,14 @@ def read(body: bytes) -> CompletionRequest:
         convert=_no_conversation,
         text=_prompt(document),
         suffix=_suffix(document),
-        sampling=chat.sampling(document),
+        sampling=openai.sampling(document),
         max_tokens=parameters.integer(document, "max_tokens", 1, parameters.MAX_TOKENS_BOUND),
         names={"messages": "prompt"},
         stop=parameters.stops(document, "stop"),
         stream=stream,
-        include_usage=chat.include_usage(document, stream=stream),
+        include_usage=openai.include_usage(document, stream=stream),
         user_id=parameters.text(document, "user_id", parameters.USER_ID_CHARS_MAX) or "",
-        service_tier=chat.service_tier(document),
+        service_tier=openai.service_tier(document),
         sent=sent,
         ignored_params=tuple(sorted(sent - _SERVED)),
     )

@@ -9,9 +9,9 @@ from itertools import groupby
 from typing import Any, Final
 
 from recipe.errors import ParameterInvalid, ParameterUnsupported
+from recipe.protocols import parameters
 
 BLOCKS_MAX: Final = 20_000
-KIND_CHARS_MAX: Final = 40
 _DOCUMENTS: Final = "Documents are read as plain text alone: 'source' must be of type 'text' or 'content'"
 
 
@@ -75,7 +75,7 @@ class Blocks:
         if kind == "tool_use" and not isinstance(block.get("input"), dict):
             raise ParameterInvalid(f"{at}.input", "The input of a tool must be an object", malformed=True)
         if isinstance(kind, str) and kind.endswith(("_tool_use", "_tool_result")):
-            named = kind[:KIND_CHARS_MAX]
+            named = kind[: parameters.KIND_CHARS_MAX]
             raise ParameterUnsupported(at, f"No server tools are served, nor their blocks: {named!r}")
         return [block]
 

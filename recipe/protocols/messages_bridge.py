@@ -23,7 +23,7 @@ from recipe.conversation import Conversation
 from recipe.errors import ParameterInvalid, ParameterUnsupported
 from recipe.protocols import parameters
 from recipe.protocols.conversion import MODEL, UNREADABLE, Dialect
-from recipe.protocols.messages_blocks import KIND_CHARS_MAX, Blocks
+from recipe.protocols.messages_blocks import Blocks
 from recipe.request import Converted
 
 _TOOL_KEYS: Final = frozenset({"name", "description", "input_schema", "type", "strict", "defer_loading"})
@@ -161,7 +161,8 @@ def _tool(tool: Any, at: str, ignored: set[str]) -> dict[str, Any]:
         raise ParameterInvalid(at, "A tool must be an object", malformed=True)
     kind = tool.get("type")
     if kind is not None and kind != "custom":
-        named = f"{str(tool.get('name'))[:KIND_CHARS_MAX]!r} of type {str(kind)[:KIND_CHARS_MAX]!r}"
+        name, said = (str(each)[: parameters.KIND_CHARS_MAX] for each in (tool.get("name"), kind))
+        named = f"{name!r} of type {said!r}"
         raise ParameterUnsupported(at, f"Server tools are not served: {named}")
     if tool.get("strict") is not None and not isinstance(tool["strict"], bool):
         raise ParameterInvalid(f"{at}.strict", f"'{at}.strict' must be true or false", malformed=True)

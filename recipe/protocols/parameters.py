@@ -16,6 +16,7 @@ STOPS_MAX: Final = 16
 STOP_CHARS_MAX: Final = 256
 MESSAGES_MAX: Final = 10_000
 TOOLS_MAX: Final = 256
+KIND_CHARS_MAX: Final = 40  # of a type that a refusal quotes
 
 Body = Mapping[str, Any]
 

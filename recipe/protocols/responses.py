@@ -8,7 +8,7 @@ from typing import Any, Final
 from deepseek_recipe import ConversionOptions
 
 from recipe.errors import ParameterInvalid, ParameterUnsupported
-from recipe.protocols import chat, parameters
+from recipe.protocols import openai, parameters
 from recipe.protocols.responses_bridge import (
     CONVERTED,
     CUSTOM_TOOL,
@@ -24,7 +24,6 @@ NAME_CHARS_MAX: Final = 512
 METADATA_MAX: Final = 16
 METADATA_CHARS_MAX: Final = 512
 TOOL_CALLS_BOUND: Final = 2**31 - 1
-TOP_LOGPROBS_MAX: Final = 20
 
 _ENCRYPTED: Final = "reasoning.encrypted_content"
 _LOGPROBS: Final = "message.output_text.logprobs"
@@ -96,8 +95,8 @@ def read(body: bytes) -> ResponsesRequest:
     include = _include(document)
     ignored = {*(sent - _SERVED), *_without_effect(document, include)}
     max_tokens = parameters.integer(document, "max_output_tokens", 1, parameters.MAX_TOKENS_BOUND)
-    sampling = chat.sampling(document)
-    tier = chat.service_tier(document)
+    sampling = openai.sampling(document)
+    tier = openai.service_tier(document)
     said = _said(document)
     spelled = bridged(document)
     converted = convert(spelled.wire, _OPTIONS)
@@ -160,7 +159,7 @@ def _without_effect(document: parameters.Body, include: list[str]) -> set[str]:
     without = {
         "store": parameters.flag(document, "store"),
         "truncation": truncation == "auto",
-        "top_logprobs": bool(parameters.integer(document, "top_logprobs", 0, TOP_LOGPROBS_MAX)),
+        "top_logprobs": bool(parameters.integer(document, "top_logprobs", 0, parameters.TOP_LOGPROBS_MAX)),
         "include": any(name != _ENCRYPTED for name in include),
         "text.verbosity": text is not None and text.get("verbosity") is not None,
         "reasoning.summary": reasoning is not None

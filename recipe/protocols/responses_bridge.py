@@ -26,7 +26,6 @@ from recipe.protocols.conversion import MESSAGE_CHARS_MAX, MODEL, SHAPE_PREFIX, 
 
 ITEMS_MAX: Final = 10_000
 TOOLS_MAX: Final = 1_024
-KIND_CHARS_MAX: Final = 40
 
 CONVERTED: Final = ("input", "instructions", "tools", "tool_choice", "text", "reasoning")
 # The one custom tool that deepseek-recipe knows; its input is one text, not JSON.
@@ -165,7 +164,7 @@ def _objects(values: Any, param: str, most: int) -> list[dict[str, Any]]:
 
 def _kind(value: Mapping[str, Any], otherwise: str = "") -> str:
     kind = value.get("type") or otherwise
-    return kind[:KIND_CHARS_MAX] if isinstance(kind, str) else ""
+    return kind[: parameters.KIND_CHARS_MAX] if isinstance(kind, str) else ""
 
 
 def _items(items: Sequence[dict[str, Any]], dropped: set[str]) -> Iterator[dict[str, Any]]:
