@@ -8,6 +8,7 @@ from billing.pricing.book import PriceBook
 from billing.pricing.rating import rate
 from billing.usage import TokenUsage
 from engine.api import TokenChunk, TokenLogprobs
+from gateway.telemetry import PARAMS_MAX, Telemetry
 from tests.gateway.conftest import CREDIT, ROW, House
 from tests.gateway.doubles import END, MODEL, Play, says
 
@@ -189,6 +190,25 @@ async def test_log_probabilities_are_told_of_each_token_but_the_end(house: House
         chunks = await events(answer)
     listed = [chunk["choices"][0]["logprobs"] or {"content": []} for chunk in chunks[:-1]]
     assert [token["token"] for one in listed for token in one["content"]] == ["H", "i"]
+
+
+async def test_log_probabilities_of_the_reasoning_stand_apart(house: House) -> None:
+    thought, said = ord("\ue000"), ord("H")  # the first is a token of the double's that thinks
+    told = tuple(TokenLogprobs(token_id, -0.5) for token_id in (thought, said))
+    house.engine.play = Play([TokenChunk((thought, said), None, told), TokenChunk((END,), "stop")])
+    async with house.chat(logprobs=True) as answer:
+        logprobs = (await answer.json())["choices"][0]["logprobs"]
+    assert [token["token"] for token in logprobs["reasoning_content"]] == ["\ue000"]
+    assert [token["token"] for token in logprobs["content"]] == ["H"]
+
+
+def test_names_that_clients_make_up_are_counted_apart_up_to_a_bound() -> None:
+    telemetry = Telemetry()
+    for number in range(PARAMS_MAX + 50):
+        telemetry.ignored(f"made_up_{number}")
+    counted = [line for line in telemetry.render().decode().splitlines() if "ignored_params_total{" in line]
+    assert len(counted) == PARAMS_MAX + 1
+    assert 'kvitto_ignored_params_total{param="other"} 50.0' in counted
 
 
 async def test_however_many_parameters_have_no_effect_the_header_can_be_read(house: House) -> None:
