@@ -25,6 +25,8 @@ BillingError
 ├── LimitMissing        no limit or budget has this id
 ├── AliasInvalid        a pattern or a model of an alias that is no name
 ├── AliasMissing        no alias has this pattern
+├── ReceiptInvalid      a text is no receipt, or no line of a receipts file
+├── ProofBroken         hashes do not prove what they are said to prove
 ├── BalanceExhausted    the tenant cannot cover the hold
 ├── RolesMissing        the database lacks the roles that transactions act as
 ├── StoreUnavailable    Postgres cannot be reached, or could not serve in time: trying again may help
@@ -296,6 +298,26 @@ class AliasMissing(BillingError):
 
     def __str__(self) -> str:
         return f"no alias {self.pattern!r}"
+
+
+@dataclass(eq=False)
+class ReceiptInvalid(BillingError):
+    """A text is no receipt, or no line of a file of receipts."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return f"no receipt: {self.reason}"
+
+
+@dataclass(eq=False)
+class ProofBroken(BillingError):
+    """Hashes do not prove what they are said to prove."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return f"proof broken: {self.reason}"
 
 
 @dataclass(eq=False)

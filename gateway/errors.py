@@ -224,6 +224,8 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     billing.TenantExists: _internal,
     billing.IntervalInvalid: _internal,
     billing.RolesMissing: _internal,
+    billing.ReceiptInvalid: _internal,
+    billing.ProofBroken: _internal,
     billing.StoreRefused: _internal,
 }
 
