@@ -26,6 +26,7 @@ BillingError
 ├── AliasInvalid        a pattern or a model of an alias that is no name
 ├── AliasMissing        no alias has this pattern
 ├── ReceiptInvalid      a text is no receipt, or no line of a receipts file
+├── BundleInvalid       a bundle of receipts cannot be read: truncated, foreign, or not laid out as one
 ├── ProofBroken         hashes do not prove what they are said to prove
 ├── BalanceExhausted    the tenant cannot cover the hold
 ├── RolesMissing        the database lacks the roles that transactions act as
@@ -308,6 +309,19 @@ class ReceiptInvalid(BillingError):
 
     def __str__(self) -> str:
         return f"no receipt: {self.reason}"
+
+
+@dataclass(eq=False)
+class BundleInvalid(BillingError):
+    """A bundle of receipts cannot be read; ``file`` and ``line`` say where, as far as there is a place."""
+
+    reason: str
+    file: str | None = None
+    line: int | None = None
+
+    def __str__(self) -> str:
+        place = ":".join(str(part) for part in (self.file, self.line) if part is not None)
+        return f"no bundle: {place}: {self.reason}" if place else f"no bundle: {self.reason}"
 
 
 @dataclass(eq=False)

@@ -225,6 +225,7 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     billing.IntervalInvalid: _internal,
     billing.RolesMissing: _internal,
     billing.ReceiptInvalid: _internal,
+    billing.BundleInvalid: _internal,
     billing.ProofBroken: _internal,
     billing.StoreRefused: _internal,
 }
