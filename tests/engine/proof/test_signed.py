@@ -1,8 +1,9 @@
 import json
 
 import pytest
+import rfc8785
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engine.proof import signed
@@ -11,11 +12,19 @@ from engine.proof.signed import PayloadInvalid, SignatureInvalid
 
 KEY = Ed25519PrivateKey.generate()
 RING = {signed.key_id_of(KEY.public_key()): KEY.public_key()}
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53) + 1, 2**53 - 1) | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=8,
-)
+LEAVES = st.none() | st.booleans() | st.integers(-(2**53) + 1, 2**53 - 1) | st.text(max_size=20)
+
+
+def nested(leaves: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
+    return st.recursive(
+        leaves,
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+        max_leaves=8,
+    )
+
+
+JSON = nested(LEAVES)
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 
 
 @given(st.dictionaries(st.text(max_size=8), JSON, max_size=4))
@@ -49,6 +58,13 @@ def test_a_document_cannot_be_given_to_another_key() -> None:
 def test_garbage_is_no_document(text: str) -> None:
     with pytest.raises(SignatureInvalid):
         signed.verify(text, RING)
+
+
+@given(nested(LEAVES | NUMBERS))
+@example({"\U0001f600": 1, "\ufffe": 2})
+@example("".join(map(chr, range(0xA1))) + '"\\')
+def test_canonical_json_is_what_rfc_8785_says_of_every_value(value: object) -> None:
+    assert signed.canonical(value) == rfc8785.dumps(value)
 
 
 def test_canonical_json_sorts_keys_and_refuses_integers_that_doubles_cannot_hold() -> None:
