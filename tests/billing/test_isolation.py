@@ -35,6 +35,7 @@ GLOBAL = {
     "price_window": "of a price row, and seen with it",
     "price_tier": "of a price row, and seen with it",
     "rollup_watermark": "one instant, for the usage of all",
+    "worker_certificate": "of workers' keys, for everybody who verifies",
     **{
         f"queue.procrastinate_{table}": "work to do: ids, no contents, and read by no tenant"
         for table in ("jobs", "events", "workers", "periodic_defers")

@@ -6,7 +6,7 @@ from billing.db.tables.idempotency import idempotency_record
 from billing.db.tables.ledger import balance, credit_lot, ledger_entry, ledger_transaction
 from billing.db.tables.pricing import price_plan, price_row, price_tier, price_window, tenant_plan
 from billing.db.tables.quarantine import usage_quarantine
-from billing.db.tables.receipts import attestation
+from billing.db.tables.receipts import attestation, worker_certificate
 from billing.db.tables.rollup import rollup_watermark, usage_rollup
 from billing.db.tables.schema import metadata
 from billing.db.tables.tenancy import api_key, budget, key_secret, project, tenant, tenant_user, usage_limit
@@ -42,4 +42,5 @@ __all__ = [
     "usage_limit",
     "usage_quarantine",
     "usage_rollup",
+    "worker_certificate",
 ]
