@@ -83,7 +83,7 @@ def read_parquet(content: bytes) -> Iterator[Row]:
 
 
 def is_count(name: str) -> bool:
-    return name in {*TOKENS, "requests"} or name.endswith("_tokens") or name == "ConsumedQuantity"
+    return name in {*TOKENS, "requests"} or name.endswith("_tokens")
 
 
 READ: dict[Form, Callable[[bytes], Iterator[Row]]] = {

@@ -112,7 +112,7 @@ def _of_bucket(group: ChargeGroup, cost: BucketCost) -> dict[str, Any]:
     return {
         "BilledCost": billed,
         "ChargeDescription": f"{model}: {METERS[bucket]}, {tier} tier, window {window}",
-        "ConsumedQuantity": cost.tokens,
+        "ConsumedQuantity": str(cost.tokens),
         "ContractedCost": billed,
         "ContractedUnitPrice": rate_text(cost.rate),
         "EffectiveCost": billed,

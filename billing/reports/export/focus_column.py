@@ -45,7 +45,7 @@ FOCUS: Final = (
     Column("CommitmentDiscountName", "id", nullable=True),
     Column("CommitmentDiscountStatus", "id", nullable=True),
     Column("CommitmentDiscountType", "id", nullable=True),
-    Column("ConsumedQuantity", "integer"),
+    Column("ConsumedQuantity", "quantity"),
     Column("ConsumedUnit", "id"),
     Column("ContractedCost", "amount"),
     Column("ContractedUnitPrice", "quantity"),

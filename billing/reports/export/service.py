@@ -17,7 +17,6 @@ from billing.reports.export.focus import ChargeLines
 from billing.reports.export.focus_column import FOCUS, VERSION
 from billing.reports.export.lines import Lines
 from billing.reports.export.order import ExportOrder
-from billing.reports.export.parquet import Parquet
 from billing.reports.export.rows import written
 
 PRODUCER: Final = "Kvitto"
@@ -126,6 +125,8 @@ def _form(order: ExportOrder, sink: Sink) -> _Form:
         case "jsonl":
             return Lines(sink)
         case "parquet":
+            from billing.reports.export.parquet import Parquet  # who writes none need not load Arrow
+
             zone = "UTC" if order.content == "focus" else order.zone
             return Parquet(order.columns, zone, _metadata(order), sink)
 
