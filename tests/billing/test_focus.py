@@ -1,14 +1,14 @@
 """FOCUS 1.2: columns, nulls and sums by rules of our own.
 
-The public validator (`focus-validator` 1.0.0 on PyPI, 400 MB with pandas, not installed here) ends at FOCUS 1.0,
+The public validator (`focus-validator` 1.0.0 on PyPI, 400 MB with pandas, not installed) ends at FOCUS 1.0,
 and at names from before that was final. To hold a file to it as far as it goes, in an environment of its own:
 
     pip install focus-validator 'multimethod<1.11' 'sqlglot<18'
     kvitto export focus.csv --content focus --since 2026-10-01 --until 2026-11-01
     focus-validator --data-file focus.csv --validate-version 1.0
 
-It succeeds once the file has the names it asks for (InvoiceIssuer, Provider, Publisher, ResourceID, ChargeType
-beside ChargeCategory), ConsumedQuantity with a point (FOCUS takes whole numbers too), and its list of
+It succeeds once the file has the names it asks for (InvoiceIssuer, Provider, Publisher, ResourceID,
+ChargeType), ConsumedQuantity with a point (FOCUS takes whole numbers too), and its list of
 currencies, which the package looks for in the working directory, `focus_validator/utils/currency_codes.csv`.
 """
 
