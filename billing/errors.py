@@ -22,6 +22,10 @@ BillingError
 ├── UserExists          the tenant has a user of this e-mail address
 ├── LimitInvalid        a limit or budget that means nothing
 ├── IntervalInvalid     a stretch of time or a zone that means nothing
+├── ReportInvalid       a report or an export that means nothing, or is more than is told at once
+├── ChargeUnexplained   a charge that its price row does not explain, or whose price row is not there
+├── ExportMissing       no export has this id, or its file is not kept any more
+├── ExportsBusy         too many exports of this tenant wait already
 ├── LimitMissing        no limit or budget has this id
 ├── AliasInvalid        a pattern or a model of an alias that is no name
 ├── AliasMissing        no alias has this pattern
@@ -268,6 +272,50 @@ class IntervalInvalid(BillingError):
 
     def __str__(self) -> str:
         return f"no stretch of time: {self.reason}"
+
+
+@dataclass(eq=False)
+class ReportInvalid(BillingError):
+    """A report or an export that means nothing, or is more than is told at once; ``field`` says where."""
+
+    field: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.reason}"
+
+
+@dataclass(eq=False)
+class ChargeUnexplained(BillingError):
+    """A charge that its price row does not explain, or whose price row is not there."""
+
+    price_row_id: str
+    window: str
+    tier: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"price {self.price_row_id}, window {self.window!r}, tier {self.tier!r}: {self.reason}"
+
+
+@dataclass(eq=False)
+class ExportMissing(BillingError):
+    """No export has this id, or its file is not kept any more."""
+
+    export_id: str
+
+    def __str__(self) -> str:
+        return f"no export {self.export_id!r}, or not any more"
+
+
+@dataclass(eq=False)
+class ExportsBusy(BillingError):
+    """Too many exports of this tenant wait already."""
+
+    waiting_max: int
+
+    def __str__(self) -> str:
+        return f"{self.waiting_max} exports are being made already: wait for one of them"
 
 
 @dataclass(eq=False)

@@ -16,7 +16,10 @@ from billing.db.access import OPERATOR, OPERATOR_READ, OWNER, SETTLER, Access, o
 from billing.db.migrate import upgrade
 from billing.db.transaction import Database
 from billing.errors import RolesMissing
+from billing.interval import Interval
 from billing.money import Femto
+from billing.reports.export.files.service import ExportFiles
+from billing.reports.export.order import ExportOrder
 from billing.reports.rollup import Rollups
 from billing.settlement.batch import Settlement
 from billing.settlement.posting import post
@@ -46,7 +49,7 @@ APPENDED = {"usage_event", "attestation", "usage_quarantine", "ledger_transactio
 # Projections of facts, which the settler may write again.
 PROJECTED = {"balance", "credit_lot", "usage_rollup"}
 # What tenants manage themselves, as their management keys do; the audit log is appended by who changes them.
-MANAGED = {"project", "api_key", "key_secret", "tenant_user", "usage_limit", "budget"}
+MANAGED = {"project", "api_key", "key_secret", "tenant_user", "usage_limit", "budget", "usage_export"}
 LOGGED = {"audit_event"}
 
 TABLES = """
@@ -105,6 +108,8 @@ async def managed(house: Any) -> None:
     limit = Limit("tenant", house.tenant_id, "concurrent", 1)
     await rules.set_limit(owner, limit, NOON, actor="test")
     await rules.create_budget(owner, Femto(1), "daily", NOON, hard=True, actor="test")
+    order = ExportOrder("requests", "csv", Interval(NOON, NOON), tenant_id=house.tenant_id)
+    await ExportFiles(house.database, None).request(order, "test", NOON)
 
 
 async def test_every_table_has_its_tenant_and_forced_row_security(ask: Ask) -> None:

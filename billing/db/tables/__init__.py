@@ -2,6 +2,7 @@
 
 from billing.db.tables.audit import audit_event, audit_head
 from billing.db.tables.catalog import model_alias
+from billing.db.tables.export import usage_export
 from billing.db.tables.idempotency import idempotency_record
 from billing.db.tables.ledger import balance, credit_lot, ledger_entry, ledger_transaction
 from billing.db.tables.pricing import price_plan, price_row, price_tier, price_window, tenant_plan
@@ -39,6 +40,7 @@ __all__ = [
     "tenant_user",
     "top_up_request",
     "usage_event",
+    "usage_export",
     "usage_limit",
     "usage_quarantine",
     "usage_rollup",
