@@ -27,7 +27,6 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-
 _INTEGER_MAX: Final = 2**53 - 1
 
 
@@ -57,14 +56,14 @@ def canonical(value: Any) -> bytes:
 
 
 def _plain(value: Any) -> bool:
-    """Whether it has ASCII names alone, and no numbers but integers: only the others are written specially."""
+    """Whether it has ASCII names alone, and no number but integers: only others are written specially."""
     kind = type(value)
     if kind is str or kind is bool or value is None:
         return True
     if kind is dict:
         return all(type(name) is str and name.isascii() and _plain(each) for name, each in value.items())
     if kind is int:
-        return -_INTEGER_MAX <= value <= _INTEGER_MAX
+        return bool(-_INTEGER_MAX <= value <= _INTEGER_MAX)
     return kind is list and all(map(_plain, value))
 
 
