@@ -25,9 +25,7 @@ from billing.settlement.batch import Settlement
 from billing.settlement.event import UsageEvent
 from billing.tenancy.service import Tenancy
 from billing.usage import TokenUsage
-from engine.proof.certificate import DeploymentKey
 from engine.proof.coverage import Attempt
-from engine.proof.ring import DeploymentRing, RingSigner
 from tests.attested import Signed, prefill
 
 NOON = datetime(2026, 11, 2, 12, 0, tzinfo=UTC)
@@ -106,12 +104,6 @@ async def settlement(house: House) -> AsyncIterator[Settlement]:
     await settlement.start()
     yield settlement
     await settlement.close()
-
-
-def signer() -> RingSigner:
-    """Of a new deployment."""
-    key = DeploymentKey.generate()
-    return RingSigner(DeploymentRing.of(key.public), key.private)
 
 
 async def rows_of(house: House) -> list[Any]:

@@ -13,7 +13,8 @@ from billing.receipts.log.head import StoredHead
 from billing.receipts.log.service import ReceiptLog
 from billing.settlement.batch import Settlement
 from engine.proof.ring import RingSigner
-from tests.billing.conftest import AT_ONCE, signer
+from tests.billing.conftest import AT_ONCE
+from tests.deployment import signer
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ import pytest
 from admin import clock
 from billing.db.access import OWNER
 from billing.receipts.log.service import ReceiptLog
-from tests.billing.conftest import AT_ONCE, signer
+from tests.billing.conftest import AT_ONCE
 from tests.billing.receipts.log.conftest import Sealing
+from tests.deployment import signer
 
 ALTERED = {
     "UPDATE receipt_leaf SET receipt = replace(receipt, 'chat', 'chet') WHERE leaf_index = 2": [
