@@ -9,6 +9,7 @@ from billing.db.partitions import Partitions
 from billing.errors import StoreUnavailable
 from billing.ledger.service import Ledger
 from billing.queue import Job
+from billing.receipts.log.service import ReceiptLog
 from billing.reports.export.files.service import JOB, ExportFiles
 from billing.reports.rollup import Rollups
 from billing.settlement.batch import Settlement
@@ -37,6 +38,7 @@ class Works:
     rollups: Rollups
     partitions: Partitions
     exports: ExportFiles
+    receipt_log: ReceiptLog
 
 
 def jobs_of(works: Works) -> tuple[Job, ...]:
@@ -55,6 +57,11 @@ def jobs_of(works: Works) -> tuple[Job, ...]:
         for request in await works.ledger.request_top_ups(clock.now()):
             log.info("top_up_requested", tenant=request.tenant_id, number=request.number)
 
+    async def seal_receipts() -> None:
+        sealed = await works.receipt_log.seal(clock.now())
+        if sealed is not None:
+            log.info("receipts_sealed", size=sealed.head.size, root=sealed.head.root.hex())
+
     async def forget_answers() -> None:
         await works.settlement.forget_answers(clock.now())
 
@@ -70,6 +77,7 @@ def jobs_of(works: Works) -> tuple[Job, ...]:
         _periodic("add_up_usage", EVERY_MINUTE, works.rollups.build),
         _periodic("forget_answers", HOURLY, forget_answers),
         _periodic("forget_exports", HOURLY, forget_exports),
+        _periodic("seal_receipts", HOURLY, seal_receipts),
         _periodic("make_months", DAILY, make_months),
     )
 

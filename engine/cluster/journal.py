@@ -50,17 +50,13 @@ Keep = Callable[[Sequence[Attested]], Awaitable[None]]
 
 
 class Journals:
-    """The journals of all workers. Open, use and close it in one event loop; one drain at a time.
-
-    Raises:
-        ProofInvalid: the deployment's key is no Ed25519 public key (`engine.proof.signed`).
-    """
+    """The journals of all workers. Open, use and close it in one event loop; one drain at a time."""
 
     def __init__(self, options: EngineOptions) -> None:
         self._clients = tuple(
             WorkerClient(address, options.deadlines, options.call_headers) for address in options.workers
         )
-        self._rings = Rings(options.deployment_public_key)
+        self._rings = Rings(options.deployment)
 
     async def open(self) -> None:
         """Prepare; connects to nothing yet."""

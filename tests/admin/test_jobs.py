@@ -17,6 +17,7 @@ from billing.ledger.service import Ledger
 from billing.money import Femto
 from billing.pricing.service import Prices
 from billing.queue import Job, Queue
+from billing.receipts.log.service import ReceiptLog
 from billing.receipts.service import Receipts
 from billing.reports.export.files.service import ExportFiles
 from billing.reports.rollup import Rollups
@@ -30,6 +31,7 @@ from gateway.sweep import Patience, SweepBooks, Sweeper
 from gateway.telemetry import SweepTelemetry
 from gateway.valkey import Valkey
 from tests.attested import Signed, decode, prefill
+from tests.deployment import signer
 from tests.gateway.doubles import ScriptedJournals
 
 
@@ -40,9 +42,19 @@ def all_jobs(
     books = SweepBooks(tenancy, Prices(database), ledger, settlement, receipts)
     sweeper = Sweeper(valkey, books, journals or ScriptedJournals(), patience=Patience(grace_s=0.0))
     audit = Audit(valkey, receipts, SweepTelemetry())
-    admission, rollups, partitions = Admission(valkey), Rollups(database), Partitions(database)
-    exports = ExportFiles(database, None)
-    return jobs_of(Works(sweeper, audit, ledger, settlement, admission, rollups, partitions, exports))
+    return jobs_of(
+        Works(
+            sweeper=sweeper,
+            audit=audit,
+            ledger=ledger,
+            settlement=settlement,
+            admission=Admission(valkey),
+            rollups=Rollups(database),
+            partitions=Partitions(database),
+            exports=ExportFiles(database, None),
+            receipt_log=ReceiptLog(database, signer()),
+        )
+    )
 
 
 def by_calendar(jobs: tuple[Job, ...]) -> tuple[Job, ...]:

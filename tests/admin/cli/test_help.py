@@ -33,7 +33,7 @@ OF_THE_ISSUE = {
     "user create", "user list", "user set", "user remove",
     "limit set", "limit list", "limit remove",
     "budget create", "budget list", "budget set", "budget remove",
-    "audit list", "audit verify", "audit receipts",
+    "audit list", "audit verify", "audit receipts", "audit log", "deployment keys", "deployment rotate-key",
     "model list", "model alias", "model unalias",
     "price list", "price show", "usage", "chat", "store stat", "store verify", "store sweep",
     "store erase", "store retire", "admission rebuild",
@@ -48,6 +48,7 @@ PRINTS_ROWS = OF_THE_ISSUE - {
     "price lint",
     "price export",
     "price plan create",
+    "deployment rotate-key",
 }
 
 
