@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from admin.cli.output import Row
     from admin.verify.bundle import BundleReport
+    from admin.verify.correspondence import Cost
     from admin.verify.finding import Finding
     from admin.verify.receipt import CheckedReceipt
     from admin.verify.trust import Pin
@@ -116,6 +117,76 @@ def bundle(
     show(report, as_json=as_json)
 
 
+@app.command("promise")
+def promise(
+    folder: Annotated[Path, typer.Argument(help="Your receipts and the prompts that you sent; see below.")],
+    model_dir: ModelDir = None,
+    anchor: Anchor = None,
+    keys: Keys = None,
+    as_json: Json = False,
+) -> None:
+    """Find every miss that an unexpired earlier promise covers, by your own receipts and prompts.
+
+    In DIR: bundle/ or bundle.zip, or receipts/*.json as the API answered; prompts/ID.json, the bodies as they
+    were sent, or prompts/ID.ids.json with {"token_ids": […], "user_id": "…"}; and nonces.json with {ID: hex}
+    for receipts that came without theirs.
+
+    Example: kvitto verify promise mine --model-dir models/smollm2
+    """
+    from admin.verify.correspondence import Correspondence
+    from admin.verify.prompt import recipe_of
+
+    with _readable():
+        recipe = None if model_dir is None else recipe_of(model_dir)
+        report = Correspondence(folder, recipe, _pin(anchor, keys)).check()
+    outcomes = {
+        "receipts": f"{report.receipts:,} verified",
+        "judged": f"{report.judged:,}, of the other {report.unjudged:,} the prompt is not known",
+        "promises broken": f"{len(report.broken):,}",
+    }
+    named: dict[str, object] = {
+        "anchor": ", ".join(report.anchors),
+        "anchor_pinned": all(report.anchors.values()),
+    }
+    named["broken"] = _broken(report.broken, as_json=as_json)
+    found = len(report.findings) + len(report.broken)
+    _show(named, outcomes, report.findings, found, as_json=as_json)
+
+
+def _broken(broken: "Sequence[Cost]", *, as_json: bool) -> "list[Row]":
+    """The rows of broken promises; people see them at once."""
+    from datetime import UTC, datetime
+
+    from admin.cli.output import Column, print_rows
+    from billing.money import decimal_of
+
+    rows: list[Row] = [
+        {
+            "request_id": str(each.broken.request_id),
+            "promised": each.broken.promised_tokens,
+            "hit": each.broken.hit_tokens,
+            "owed": each.broken.owed_tokens,
+            "missed": each.broken.missed_tokens,
+            "cost": decimal_of(each.femto),
+            "currency": each.currency,
+            "by": str(each.broken.by),
+            "until": datetime.fromtimestamp(each.broken.until_s, UTC),
+        }
+        for each in broken
+    ]
+    if rows and not as_json:
+        numbers = ("promised", "hit", "owed", "missed", "cost")
+        columns = (
+            Column("request_id", "request"),
+            *(Column(name, name, right=True) for name in numbers),
+            Column("currency", ""),
+            Column("by", "promised by", style="dim"),
+            Column("until", "until (UTC)"),
+        )
+        print_rows(rows, columns, as_json=False, empty="")
+    return rows
+
+
 def show(report: "BundleReport", *, as_json: bool) -> None:
     """Print what a bundle came to, and leave with the status that says it."""
     from billing.money import Femto, decimal_of
@@ -144,6 +215,7 @@ def _show(
     as_json: bool,
 ) -> None:
     from admin.cli.output import Column, console, print_json, print_pairs, print_rows
+    from admin.verify.bundle import FINDINGS_MAX
 
     rows: list[Row] = [
         {
@@ -159,7 +231,7 @@ def _show(
         print_json({**named, "verified": not found, "found": found, "checks": outcomes, "findings": rows})
     else:
         print_pairs(list(outcomes.items()))
-        if found:
+        if findings:
             columns = (
                 Column("file", "file", style="bold"),
                 Column("line", "line", right=True),
@@ -168,7 +240,8 @@ def _show(
                 Column("request_id", "request", style="dim"),
             )
             print_rows(rows, columns, as_json=False, empty="")
-            more = "" if found == len(rows) else f", the first {len(rows):,} are shown"
+        if found:
+            more = "" if len(rows) < FINDINGS_MAX else f", the first {len(rows):,} are shown"
             console().print(f"{found:,} findings{more}.", style="bold red")
         else:
             console().print("Verified.", style="bold green")

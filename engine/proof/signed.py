@@ -109,7 +109,7 @@ def _plain(value: Any) -> bool:
     if kind is dict:
         return all(type(name) is str and name.isascii() and _plain(each) for name, each in value.items())
     if kind is int:
-        return -_INTEGER_MAX <= value <= _INTEGER_MAX
+        return bool(-_INTEGER_MAX <= value <= _INTEGER_MAX)
     return kind is list and all(map(_plain, value))
 
 

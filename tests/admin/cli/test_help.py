@@ -34,7 +34,7 @@ OF_THE_ISSUE = {
     "user create", "user list", "user set", "user remove",
     "limit set", "limit list", "limit remove",
     "budget create", "budget list", "budget set", "budget remove",
-    "audit list", "audit verify", "audit receipts", "verify receipt", "verify bundle",
+    "audit list", "audit verify", "audit receipts", "verify receipt", "verify bundle", "verify promise",
     "model list", "model alias", "model unalias",
     "price list", "price show", "usage", "chat", "store stat", "store verify", "store sweep",
     "store erase", "store retire", "admission rebuild",
