@@ -5,6 +5,7 @@ import secrets
 from admin import clock
 from admin.settings import Settings
 from engine.api import EngineOptions, ScriptRunner, WorkerAddress
+from engine.proof.ring import DeploymentRing
 
 
 def engine_options(known: Settings, shared: ScriptRunner | None = None) -> EngineOptions:
@@ -17,7 +18,7 @@ def engine_options(known: Settings, shared: ScriptRunner | None = None) -> Engin
     return EngineOptions(
         workers=tuple(WorkerAddress(worker.name, worker.role, worker.socket) for worker in known.workers),
         salt_secret=known.salt_secret,
-        deployment_public_key=known.deployment_public_key,
+        deployment=DeploymentRing.read(known.deployment_ring),
         store_dir=known.store_dir,
         call_secret=known.worker_secret,
         now_s=lambda: int(clock.now().timestamp()),

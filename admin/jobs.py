@@ -9,6 +9,7 @@ from billing.db.partitions import Partitions
 from billing.errors import StoreUnavailable
 from billing.ledger.service import Ledger
 from billing.queue import Job
+from billing.receipts.log.service import ReceiptLog
 from billing.reports.rollup import Rollups
 from billing.settlement.batch import Settlement
 from gateway.admission.admit import Admission
@@ -35,6 +36,7 @@ class Works:
     admission: Admission
     rollups: Rollups
     partitions: Partitions
+    receipt_log: ReceiptLog
 
 
 def jobs_of(works: Works) -> tuple[Job, ...]:
@@ -53,6 +55,11 @@ def jobs_of(works: Works) -> tuple[Job, ...]:
         for request in await works.ledger.request_top_ups(clock.now()):
             log.info("top_up_requested", tenant=request.tenant_id, number=request.number)
 
+    async def seal_receipts() -> None:
+        sealed = await works.receipt_log.seal(clock.now())
+        if sealed is not None:
+            log.info("receipts_sealed", size=sealed.head.size, root=sealed.head.root.hex())
+
     async def forget_answers() -> None:
         await works.settlement.forget_answers(clock.now())
 
@@ -63,6 +70,7 @@ def jobs_of(works: Works) -> tuple[Job, ...]:
         _periodic("audit_receipts", EVERY_MINUTE, works.audit.audit_once),
         _periodic("add_up_usage", EVERY_MINUTE, works.rollups.build),
         _periodic("forget_answers", HOURLY, forget_answers),
+        _periodic("seal_receipts", HOURLY, seal_receipts),
         _periodic("make_months", DAILY, make_months),
     )
 

@@ -53,11 +53,13 @@ class Settings:
     """All that a process of one stack needs. It travels in a file of mode 0600, never on a command line.
 
     ``model_dir`` is None for a stack without engine, ``store_dir`` for one without prefix store.
-    ``worker_secret`` opens the workers' doors, ``deployment_public_key`` is raw Ed25519. ``first_token``: a
-    prefill may draw the first token of an answer (`engine.shapes.shape.Shape`). ``valkey_lost`` and
-    ``gateway_replicas``: see `gateway.options.GatewayOptions`. ``trusted_proxies``: CIDR blocks of proxies
-    before the API, whose ``X-Forwarded-For`` is believed. ``encode_memo_bytes_max``: what each gateway
-    may keep of encoded prompts (`recipe.memo`).
+    ``worker_secret`` opens the workers' doors. ``deployment_ring`` is the text of the deployment's keys
+    (`engine.proof.ring`), ``deployment_key_file`` holds the private one that signs now (`admin.deployment`);
+    None: nothing signs here. ``first_token``: a prefill may draw the first token of an answer
+    (`engine.shapes.shape.Shape`). ``valkey_lost`` and ``gateway_replicas``: see
+    `gateway.options.GatewayOptions`. ``trusted_proxies``: CIDR blocks of proxies before the API, whose
+    ``X-Forwarded-For`` is believed. ``encode_memo_bytes_max``: what each gateway may keep of encoded prompts
+    (`recipe.memo`).
     """
 
     data_dir: Path
@@ -71,7 +73,8 @@ class Settings:
     key_pepper: bytes = field(repr=False)
     salt_secret: bytes = field(repr=False)
     worker_secret: bytes = field(repr=False)
-    deployment_public_key: bytes
+    deployment_ring: str
+    deployment_key_file: Path | None = None
     store_dir: Path | None = None
     first_token: bool = True
     valkey_lost: Literal["refuse", "share"] = "refuse"

@@ -27,6 +27,9 @@ BillingError
 ├── AliasMissing        no alias has this pattern
 ├── ReceiptInvalid      a text is no receipt, or no line of a receipts file
 ├── BundleInvalid       a bundle of receipts cannot be read: truncated, foreign, or not laid out as one
+├── ReceiptMissing      the log has no receipt of this request, or it is erased
+├── ReceiptPending      the request is settled, and not in the log yet
+├── HeadMissing         the log has no head of this size
 ├── ProofBroken         hashes do not prove what they are said to prove
 ├── BalanceExhausted    the tenant cannot cover the hold
 ├── RolesMissing        the database lacks the roles that transactions act as
@@ -322,6 +325,36 @@ class BundleInvalid(BillingError):
     def __str__(self) -> str:
         place = ":".join(str(part) for part in (self.file, self.line) if part is not None)
         return f"no bundle: {place}: {self.reason}" if place else f"no bundle: {self.reason}"
+
+
+@dataclass(eq=False)
+class ReceiptMissing(BillingError):
+    """The log has no receipt of this request for who asks, or no more: it is erased."""
+
+    request_id: str
+
+    def __str__(self) -> str:
+        return f"no receipt of {self.request_id!r}"
+
+
+@dataclass(eq=False)
+class ReceiptPending(BillingError):
+    """The request is settled, and its receipt will be in the log with the next batch, or the one after it."""
+
+    request_id: str
+
+    def __str__(self) -> str:
+        return f"the receipt of {self.request_id!r} is not in the log yet: receipts join it every hour"
+
+
+@dataclass(eq=False)
+class HeadMissing(BillingError):
+    """The log has no signed head of this size."""
+
+    size: int
+
+    def __str__(self) -> str:
+        return f"the log has no head of size {self.size}"
 
 
 @dataclass(eq=False)

@@ -76,7 +76,6 @@ class Engine:
     """The cluster as one process sees it. Open, use and close it in one event loop.
 
     Raises:
-        ProofInvalid: the deployment's key is no Ed25519 public key (`engine.proof.signed`).
         ValueError: two workers of one name, no worker, or a short salt secret.
     """
 

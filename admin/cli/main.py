@@ -18,6 +18,7 @@ from admin.cli import (
     budget,
     chat,
     credit,
+    deployment,
     key,
     limit,
     model,
@@ -88,6 +89,7 @@ app.add_typer(price.app, name="price", rich_help_panel=PANEL_BOOKS)
 app.add_typer(admission.app, name="admission", rich_help_panel=PANEL_BOOKS)
 app.add_typer(audit.app, name="audit", rich_help_panel=PANEL_BOOKS)
 app.add_typer(verify.app, name="verify", rich_help_panel=PANEL_BOOKS)
+app.add_typer(deployment.app, name="deployment", rich_help_panel=PANEL_STACK)
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ from billing.catalog.service import Aliasing
 from billing.db.transaction import Database
 from billing.ledger.service import Ledger
 from billing.pricing.service import Prices
+from billing.receipts.log.service import ReceiptLog
 from billing.receipts.service import Receipts
 from billing.reports.service import Reports
 from billing.tenancy.projects.service import Projects
@@ -41,6 +42,7 @@ class Books:
     ledger: Ledger
     reports: Reports
     receipts: Receipts
+    receipt_log: ReceiptLog
     settings: Settings
 
 
@@ -61,6 +63,7 @@ async def books(data_dir: Path) -> AsyncIterator[Books]:
             ledger=Ledger(database),
             reports=Reports(database),
             receipts=Receipts(database),
+            receipt_log=ReceiptLog(database),
             settings=settings,
         )
     finally:

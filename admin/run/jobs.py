@@ -7,6 +7,7 @@ import sys
 from contextlib import AsyncExitStack
 
 from admin import settings
+from admin.deployment import signer
 from admin.engine import engine_options
 from admin.jobs import Works, jobs_of
 from admin.settings import Settings, write_private
@@ -15,6 +16,7 @@ from billing.db.transaction import Database
 from billing.ledger.service import Ledger
 from billing.pricing.service import Prices
 from billing.queue import Queue
+from billing.receipts.log.service import ReceiptLog
 from billing.receipts.service import Receipts
 from billing.reports.rollup import Rollups
 from billing.settlement.batch import Settlement
@@ -57,6 +59,7 @@ async def run(known: Settings) -> None:
             admission=Admission(valkey),
             rollups=Rollups(database),
             partitions=Partitions(database),
+            receipt_log=ReceiptLog(database, signer(known)),
         )
         await Queue(known.database_url, jobs_of(works)).run(stop)
 

@@ -11,29 +11,29 @@ from admin.stack import valkey
 from admin.stack.errors import SecretsBroken
 from admin.stack.postgres import PostgresPasswords
 from engine.proof.certificate import DeploymentKey
-from engine.proof.signed import ProofInvalid, public_bytes
+from engine.proof.ring import DeploymentRing, RingSigner
+from engine.proof.signed import ProofInvalid, key_id_of
 
 SECRET_BYTES: Final = 32
+KEY: Final = "deployment.pem"
+FOLLOWING_KEY: Final = "deployment.following.pem"  # while a rotation is under way
+RING: Final = "deployment.ring.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
     """What the stack must keep. Without the pepper every API key is void, without the salt every prefix.
 
-    ``call`` is what callers of a worker prove to know; nothing kept depends on it: it is made when missing.
+    ``deployment`` is all keys that the deployment has had, and the one that signs now. ``call`` is what
+    callers of a worker prove to know; nothing kept depends on it: it is made when missing.
     """
 
-    deployment: DeploymentKey = field(repr=False)
+    deployment: RingSigner
     salt: bytes = field(repr=False)
     pepper: bytes = field(repr=False)
     postgres: PostgresPasswords
     valkey_password: str = field(repr=False)
     call: bytes = field(repr=False)
-
-    @property
-    def deployment_public_key(self) -> bytes:
-        """Raw Ed25519 public key of the deployment."""
-        return public_bytes(self.deployment.public)
 
 
 def load_or_create(data_dir: Path) -> Secrets:
@@ -51,7 +51,7 @@ def load_or_create(data_dir: Path) -> Secrets:
         _create(folder)
     try:
         return Secrets(
-            deployment=DeploymentKey.from_pem((folder / "deployment.pem").read_bytes()),
+            deployment=_deployment(folder),
             salt=bytes.fromhex((folder / "salt").read_text()),
             pepper=bytes.fromhex((folder / "pepper").read_text()),
             postgres=PostgresPasswords(
@@ -62,6 +62,62 @@ def load_or_create(data_dir: Path) -> Secrets:
         )
     except (OSError, ValueError, ProofInvalid) as error:
         raise SecretsBroken(f"cannot read the secrets in {folder}: {error}") from error
+
+
+def deployment_key_file(data_dir: Path) -> Path:
+    """Where the private key lies that signs for the deployment now."""
+    return data_dir / "secrets" / KEY
+
+
+def deployment_ring(data_dir: Path) -> DeploymentRing:
+    """All keys that the deployment has had; changes nothing, also while it runs.
+
+    Raises:
+        SecretsBroken: there are none here, or they are unreadable.
+    """
+    folder = data_dir / "secrets"
+    try:
+        if (folder / RING).exists():
+            return DeploymentRing.read((folder / RING).read_text())
+        return DeploymentRing.of(DeploymentKey.from_pem((folder / KEY).read_bytes()).public)
+    except (OSError, ProofInvalid) as error:
+        raise SecretsBroken(f"cannot read the keys in {folder}: {error}") from error
+
+
+def rotate_deployment_key(data_dir: Path, at_s: int) -> DeploymentRing:
+    """Give a deployment a new key, which signs from ``at_s`` on; the private one before is deleted.
+
+    For who holds the data directory (`admin.stack.state.locked`). Whatever dies between two of these steps,
+    the next start finishes them, or undoes the first.
+
+    Raises:
+        SecretsBroken: there are no secrets here, or they are unreadable.
+    """
+    folder = data_dir / "secrets"
+    try:
+        before = _deployment(folder)
+        following = DeploymentKey.generate()
+        ring = before.ring.rotated(before.private, following.public, at_s)
+        write_private(folder / FOLLOWING_KEY, following.to_pem())
+        write_private(folder / RING, ring.to_text().encode())
+        _deployment(folder)
+    except (OSError, ProofInvalid) as error:
+        raise SecretsBroken(f"cannot rotate the key in {folder}: {error}") from error
+    return ring
+
+
+def _deployment(folder: Path) -> RingSigner:
+    """The ring, and the private key of its present one; ends a rotation that was interrupted."""
+    ring_file, present, following = folder / RING, folder / KEY, folder / FOLLOWING_KEY
+    ring = deployment_ring(folder.parent)
+    if not ring_file.exists():
+        write_private(ring_file, ring.to_text().encode())
+    if following.exists():
+        if key_id_of(DeploymentKey.from_pem(following.read_bytes()).public) == ring.present.id:
+            following.replace(present)
+        else:
+            following.unlink()
+    return RingSigner(ring, DeploymentKey.from_pem(present.read_bytes()).private)
 
 
 def call_secret_file(data_dir: Path) -> Path:
@@ -93,5 +149,5 @@ def _create(folder: Path) -> None:
     }
     for name, text in texts.items():
         write_private(made / name, text.encode())
-    write_private(made / "deployment.pem", DeploymentKey.generate().to_pem())
+    write_private(made / KEY, DeploymentKey.generate().to_pem())
     made.rename(folder)

@@ -12,6 +12,7 @@ from admin.stack.model import Model
 from admin.stack.process import Command
 from admin.stack.secrets import call_secret_file
 from engine.proof.certificate import DeploymentKey, WorkerCertificate
+from engine.proof.ring import RingSigner
 from engine.proof.signed import ProofInvalid, private_key, private_pem, public_bytes
 from engine.shapes.render import worker_command
 from engine.shapes.shape import Shape
@@ -25,7 +26,7 @@ class Workers:
 
     data_dir: Path
     sockets: Path
-    deployment: DeploymentKey
+    deployment: RingSigner
     shape: Shape
 
     @property
@@ -39,15 +40,16 @@ class Workers:
         return self.data_dir / "store" if self.shape.store else None
 
     def certify(self) -> tuple[WorkerSettings, ...]:
-        """Give each worker a key and a certificate of the deployment, unless it has them."""
+        """Give each worker a key and a certificate of the deployment's present key, unless it has them."""
         self.folder.mkdir(mode=0o700, exist_ok=True)
         self.sockets.mkdir(mode=0o700, exist_ok=True)
         for seat in self.shape.seats:
             if not self._certified(seat.name):
                 key = Ed25519PrivateKey.generate()
                 write_private(self.folder / f"{seat.name}.pem", private_pem(key))
-                issued_at_s = int(clock.now().timestamp())
-                certificate = self.deployment.certify(seat.name, key.public_key(), issued_at_s)
+                issued_at_s = self.deployment.dated(int(clock.now().timestamp()))
+                issuer = DeploymentKey(self.deployment.private)
+                certificate = issuer.certify(seat.name, key.public_key(), issued_at_s)
                 write_private(self.folder / f"{seat.name}.certificate", certificate.encode())
         return tuple(
             WorkerSettings(
@@ -62,7 +64,7 @@ class Workers:
     def _certified(self, name: str) -> bool:
         try:
             text = (self.folder / f"{name}.certificate").read_text()
-            certificate = WorkerCertificate.verify(text, self.deployment.public)
+            certificate = WorkerCertificate.verify(text, self.deployment.ring.present.public)
             key = private_key((self.folder / f"{name}.pem").read_bytes())
         except (OSError, ProofInvalid):
             return False

@@ -7,12 +7,15 @@ from typing import Any, Final
 from uuid import UUID
 
 from sqlalchemy import select
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from billing.db.bulk import Bulk, Rows
-from billing.db.tables import attestation, usage_event, usage_quarantine
-from billing.receipts.receipt import Attested, kind_of
+from billing.db.tables import attestation, usage_event, usage_quarantine, worker_certificate
+from billing.db.transaction import driver_of
+from billing.receipts.receipt import Attested, Journaled, kind_of
 from billing.usage import TokenUsage
+from engine.proof import signed
 from engine.proof.coverage import Attempt
 
 Billed = tuple[TokenUsage | None, tuple[Attempt, ...]]
@@ -23,6 +26,10 @@ ATTESTATIONS: Final = Rows(attestation, (*_CALL, "tenant_id", "worker", "documen
 KEEP: Final = ATTESTATIONS.insert().on_conflict_do_nothing(index_elements=_CALL)
 _KEEP: Final = Bulk(KEEP, ATTESTATIONS)
 _call: Final = itemgetter(slice(len(_CALL)))
+_DOCUMENTS: Final = """
+    SELECT request_id, document FROM attestation WHERE request_id = ANY($1::uuid[])
+    ORDER BY request_id, attempt, kind
+"""
 _BUCKETS: Final = ("cache_hit", "cache_owed", "cache_write", "cache_miss", "output")
 
 
@@ -46,6 +53,17 @@ async def insert_attestations(
     await _KEEP.run(connection, attestation_rows(documents))
 
 
+async def insert_certificates(connection: AsyncConnection, documents: Iterable[Journaled]) -> None:
+    """Keep the certificates of keys that have none yet; in the order of the keys, as with attestations."""
+    by_key = {signed.key_id_in(one.document): one for one in documents}
+    rows = [
+        {"key_id": key_id, "worker": one.attestation.worker, "document": one.certificate}
+        for key_id, one in sorted(by_key.items())
+    ]
+    if rows:
+        await connection.execute(insert(worker_certificate).values(rows).on_conflict_do_nothing())
+
+
 async def select_billed(connection: AsyncConnection, request_ids: Collection[UUID]) -> dict[UUID, Billed]:
     """The billed buckets and the accepted attempts, in their order, of the requests that have an event."""
     columns = (usage_event.c.request_id, usage_event.c.attempts, *(usage_event.c[name] for name in _BUCKETS))
@@ -60,11 +78,9 @@ async def select_documents(
     connection: AsyncConnection, request_ids: Collection[UUID]
 ) -> dict[UUID, list[str]]:
     """Signed documents, in the order of their calls."""
-    c = attestation.c
-    statement = select(c.request_id, c.document).where(c.request_id.in_(request_ids))
     found: defaultdict[UUID, list[str]] = defaultdict(list)
-    for request_id, document in await connection.execute(statement.order_by(c.request_id, c.attempt, c.kind)):
-        found[request_id].append(document)
+    for row in await driver_of(connection).fetch(_DOCUMENTS, list(request_ids)):
+        found[row["request_id"]].append(row["document"])
     return found
 
 

@@ -1,7 +1,7 @@
 """Statements that read usage events, and that add them up."""
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import RowMapping, func, select, text
@@ -29,10 +29,6 @@ _KEY: Final = tuple(column.name for column in usage_rollup.primary_key)
 _OF_EVENT: Final = (*(name for name in _KEY if name != "slot"), "currency")
 _SUMS: Final = (*TOKENS, "charge")
 
-_HORIZON: Final = text("""
-    SELECT least(now() - CAST(:lag AS interval), min(xact_start)) FROM pg_stat_activity
-    WHERE datname = current_database() AND application_name = 'kvitto' AND pid <> pg_backend_pid()
-""")
 _TOUCHED: Final = text("""
     SELECT DISTINCT date_bin('15 minutes', rated_at, 'epoch') FROM usage_event
     WHERE recorded_at >= :since AND recorded_at < :until
@@ -190,15 +186,6 @@ async def select_owed(connection: AsyncConnection) -> list[OwedRow]:
         .order_by(event.tenant_id)
     )
     return [OwedRow(**row) for row in (await connection.execute(statement)).mappings()]
-
-
-async def select_horizon(connection: AsyncConnection, lag: timedelta) -> datetime:
-    """Before it nothing more is recorded, but by transactions that have ended when it is told.
-
-    To be asked as the role that logs in; others are not shown when a transaction began.
-    """
-    horizon: datetime = (await connection.execute(_HORIZON, {"lag": lag})).scalar_one()
-    return horizon
 
 
 async def lock_watermark(connection: AsyncConnection) -> datetime:

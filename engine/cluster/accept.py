@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 from engine.cluster.bodies import Call
 from engine.errors import WorkerAnswerInvalid
-from engine.proof import signed
 from engine.proof.attestation import PrefillAttestation, commitment
-from engine.proof.certificate import WorkerCertificate, worker_ring
+from engine.proof.certificate import WorkerCertificate
+from engine.proof.ring import DeploymentRing
 from engine.proof.signed import ProofInvalid
 from engine.wire import AnswerParams
 
@@ -17,33 +17,28 @@ class Rings:
     """The keys whose word counts, by the certificates that come with the answers.
 
     A worker may change its key when it restarts, so each certificate is verified when it is first shown; one
-    is kept a worker, however many it shows.
-
-    Raises:
-        ProofInvalid: the deployment's key is no Ed25519 public key.
+    is kept a worker, however many it shows. What it signed before the deployment's key was rotated comes with
+    a certificate that the key before had issued in its time.
     """
 
-    def __init__(self, deployment_public_key: bytes) -> None:
-        self._deployment = signed.public_key(deployment_public_key)
+    def __init__(self, deployment: DeploymentRing) -> None:
+        self._deployment = deployment
         self._known: dict[str, tuple[str, Mapping[str, WorkerCertificate]]] = {}
 
     def of(self, worker: str, certificate: str) -> Mapping[str, WorkerCertificate]:
         """Return the ring of one certificate that a worker shows; raises ProofInvalid."""
         known = self._known.get(worker)
         if known is None or known[0] != certificate:
-            known = self._known[worker] = (certificate, worker_ring([certificate], self._deployment))
+            verified = WorkerCertificate.verify_by_ring(certificate, self._deployment)
+            known = self._known[worker] = (certificate, {verified.key_id: verified})
         return known[1]
 
 
 class Acceptance:
-    """Accepts attestations signed by certified workers about the call that was really sent.
+    """Accepts attestations signed by certified workers about the call that was really sent."""
 
-    Raises:
-        ProofInvalid: the deployment's key is no Ed25519 public key.
-    """
-
-    def __init__(self, deployment_public_key: bytes) -> None:
-        self._rings = Rings(deployment_public_key)
+    def __init__(self, deployment: DeploymentRing) -> None:
+        self._rings = Rings(deployment)
 
     def accept(self, worker: str, call: Call, answer: AnswerParams) -> Prefilled:
         """Return the attestation and its signed text.

@@ -36,7 +36,7 @@ class Dispatcher:
     def __init__(self, router: Router, options: EngineOptions) -> None:
         self._router = router
         self._bodies = Bodies(options.salt_secret)
-        self._acceptance = Acceptance(options.deployment_public_key)
+        self._acceptance = Acceptance(options.deployment)
         self._deadlines = options.deadlines
         self._first_token = options.first_token
 

@@ -24,10 +24,11 @@ _log: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Attested:
-    """One verified attestation, and the signed document it was read from."""
+    """One verified attestation, the signed document it was read from, and its worker's certificate."""
 
     document: str
     attestation: Attestation
+    certificate: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +50,13 @@ Keep = Callable[[Sequence[Attested]], Awaitable[None]]
 
 
 class Journals:
-    """The journals of all workers. Open, use and close it in one event loop; one drain at a time.
-
-    Raises:
-        ProofInvalid: the deployment's key is no Ed25519 public key (`engine.proof.signed`).
-    """
+    """The journals of all workers. Open, use and close it in one event loop; one drain at a time."""
 
     def __init__(self, options: EngineOptions) -> None:
         self._clients = tuple(
             WorkerClient(address, options.deadlines, options.call_headers) for address in options.workers
         )
-        self._rings = Rings(options.deployment_public_key)
+        self._rings = Rings(options.deployment)
 
     async def open(self) -> None:
         """Prepare; connects to nothing yet."""
@@ -131,7 +128,7 @@ class Journals:
     def _read(self, worker: str, line: JournalLine) -> Attested | None:
         try:
             ring = self._rings.of(worker, line.certificate)
-            return Attested(line.attestation, read_attestation(line.attestation, ring))
+            return Attested(line.attestation, read_attestation(line.attestation, ring), line.certificate)
         except ProofInvalid as error:
             _log.error("line %d of the journal of %s does not hold: %s", line.sequence, worker, error)
             return None

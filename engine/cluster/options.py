@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 from engine import mac
+from engine.proof.ring import DeploymentRing
 
 SECRET_BYTES_MIN: Final = 32
 
@@ -61,7 +62,7 @@ class EngineOptions:
     Args:
         workers: at least one that prefills and one that decodes (`elastic`: at least one); names unique.
         salt_secret: at least 32 bytes, the deployment's; a new one makes every stored prefix unreachable.
-        deployment_public_key: Ed25519, 32 raw bytes; what worker certificates are checked against.
+        deployment: the keys that worker certificates are checked against.
         worker_requests_max: stages that one worker is given at a time by all gateways together; beyond, it
             counts as full.
         store_dir: root of the prefix store, to estimate what of a prompt is stored; None: nothing is known.
@@ -76,7 +77,7 @@ class EngineOptions:
 
     workers: tuple[WorkerAddress, ...]
     salt_secret: bytes
-    deployment_public_key: bytes
+    deployment: DeploymentRing
     deadlines: Deadlines = Deadlines()
     worker_requests_max: int = 128
     store_dir: Path | None = None

@@ -17,7 +17,7 @@ KIND: Final = "kvitto.worker-certificate.v1"
 
 @dataclass(frozen=True, slots=True)
 class DeploymentKey:
-    """The private key of a deployment: certifies workers, nothing else."""
+    """The private key of a deployment: certifies workers, and signs what the deployment states."""
 
     private: Ed25519PrivateKey
 

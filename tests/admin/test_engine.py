@@ -7,6 +7,7 @@ from typing import Any
 from admin.engine import engine_options
 from admin.settings import Settings, WorkerSettings
 from engine.mac import MAC_HEADER, holds
+from tests.deployment import RING
 
 SECRET = bytes(range(32))
 
@@ -24,7 +25,7 @@ def settings_of(folder: Path) -> Settings:
         key_pepper=bytes(32),
         salt_secret=bytes(32),
         worker_secret=SECRET,
-        deployment_public_key=bytes(32),
+        deployment_ring=RING,
         store_dir=folder / "store",
         first_token=False,
     )

@@ -6,6 +6,7 @@ from litestar import Litestar
 
 from admin.run.gateway import configuration
 from admin.settings import Settings
+from tests.deployment import RING
 
 
 def test_no_access_log_is_kept_and_no_client_may_lend_itself_an_address() -> None:
@@ -22,7 +23,7 @@ def test_no_access_log_is_kept_and_no_client_may_lend_itself_an_address() -> Non
         key_pepper=b"",
         salt_secret=b"",
         worker_secret=b"",
-        deployment_public_key=b"",
+        deployment_ring=RING,
     )
     serving = configuration(settings, Litestar([]))
     assert not serving.access_log

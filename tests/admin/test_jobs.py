@@ -17,6 +17,7 @@ from billing.ledger.service import Ledger
 from billing.money import Femto
 from billing.pricing.service import Prices
 from billing.queue import Job, Queue
+from billing.receipts.log.service import ReceiptLog
 from billing.receipts.service import Receipts
 from billing.reports.rollup import Rollups
 from billing.request_id import RANDOM_BYTES, mint
@@ -29,6 +30,7 @@ from gateway.sweep import Patience, SweepBooks, Sweeper
 from gateway.telemetry import SweepTelemetry
 from gateway.valkey import Valkey
 from tests.attested import Signed, decode, prefill
+from tests.deployment import signer
 from tests.gateway.doubles import ScriptedJournals
 
 
@@ -40,7 +42,8 @@ def all_jobs(
     sweeper = Sweeper(valkey, books, journals or ScriptedJournals(), patience=Patience(grace_s=0.0))
     audit = Audit(valkey, receipts, SweepTelemetry())
     admission, rollups, partitions = Admission(valkey), Rollups(database), Partitions(database)
-    return jobs_of(Works(sweeper, audit, ledger, settlement, admission, rollups, partitions))
+    log = ReceiptLog(database, signer())
+    return jobs_of(Works(sweeper, audit, ledger, settlement, admission, rollups, partitions, log))
 
 
 async def test_ended_credit_is_taken_back_and_the_next_admission_knows(

@@ -18,6 +18,7 @@ from tests.bench import (
     encode,
     fairness,
     first_token,
+    log,
     mixed,
     overhead,
     settlement,
@@ -51,6 +52,7 @@ BENCHES: dict[str, Callable[[], list[Row]]] = {
     "mixed": mixed.measure,
     "settlement": settlement.measure,
     "encode": encode.measure,
+    "log": log.measure,
     "curve": mixed.curve,
 }
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from engine.api import Engine, EngineOptions, GenerateRequest, Generation, Sampling, WorkerAddress
-from engine.proof import signed
+from engine.proof.ring import DeploymentRing
 from engine.shapes.shape import Role, default_cores
 from tests.bench import workers
 from tests.bench.timing import Timed, timed
@@ -125,7 +125,7 @@ def _shape(
     options = EngineOptions(
         workers=tuple(WorkerAddress(each.spec.name, each.spec.role, each.spec.socket) for each in members),
         salt_secret=secrets.token_bytes(32),
-        deployment_public_key=signed.public_bytes(bench.place.deployment.public),
+        deployment=DeploymentRing.of(bench.place.deployment.public),
         store_dir=bench.place.store_dir,
         first_token=first_token,
         elastic=elastic,

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -16,6 +16,7 @@ from billing.pricing.book import PriceBook
 from billing.pricing.rating import rate
 from billing.pricing.service import Prices
 from billing.pricing.toml import shipped
+from billing.receipts.log.sequencer import Pace
 from billing.receipts.memo import Memo
 from billing.reports.service import Reports
 from billing.reports.usage_row import UsageFilter
@@ -31,6 +32,7 @@ NOON = datetime(2026, 11, 2, 12, 0, tzinfo=UTC)
 MODEL = "smollm2-135m-instruct"
 CHARGE = 1024 * 14_000_000 + 176 * 140_000_000 + 300 * 280_000_000
 TEN = femto_of("10")
+AT_ONCE = Pace(late=timedelta(0), certificate_late=timedelta(0))
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,10 @@ from billing.db.tables.audit import audit_event, audit_head
 from billing.db.tables.catalog import model_alias
 from billing.db.tables.idempotency import idempotency_record
 from billing.db.tables.ledger import balance, credit_lot, ledger_entry, ledger_transaction
+from billing.db.tables.log import log_state, receipt_leaf, tree_head, tree_node
 from billing.db.tables.pricing import price_plan, price_row, price_tier, price_window, tenant_plan
 from billing.db.tables.quarantine import usage_quarantine
-from billing.db.tables.receipts import attestation
+from billing.db.tables.receipts import attestation, worker_certificate
 from billing.db.tables.rollup import rollup_watermark, usage_rollup
 from billing.db.tables.schema import metadata
 from billing.db.tables.tenancy import api_key, budget, key_secret, project, tenant, tenant_user, usage_limit
@@ -26,6 +27,7 @@ __all__ = [
     "key_secret",
     "ledger_entry",
     "ledger_transaction",
+    "log_state",
     "metadata",
     "model_alias",
     "price_plan",
@@ -33,13 +35,17 @@ __all__ = [
     "price_tier",
     "price_window",
     "project",
+    "receipt_leaf",
     "rollup_watermark",
     "tenant",
     "tenant_plan",
     "tenant_user",
     "top_up_request",
+    "tree_head",
+    "tree_node",
     "usage_event",
     "usage_limit",
     "usage_quarantine",
     "usage_rollup",
+    "worker_certificate",
 ]

@@ -19,6 +19,7 @@ from admin.stack.state import Layout, StackStatus, started_s
 from billing.db.transaction import Database
 from billing.pricing import toml
 from billing.pricing.service import Prices
+from tests.deployment import RING
 
 PEPPER = bytes(32)
 
@@ -57,7 +58,7 @@ def cli_settings(tmp_path: Path, database_url: str, valkey_url: str) -> Settings
         key_pepper=PEPPER,
         salt_secret=bytes(32),
         worker_secret=bytes(32),
-        deployment_public_key=bytes(32),
+        deployment_ring=RING,
     )
     settings.write(layout.settings)
     StackStatus(

@@ -19,6 +19,7 @@ from billing.pricing import toml
 from billing.pricing.book import PriceBook
 from billing.pricing.service import Prices
 from billing.tenancy.service import Tenancy
+from tests.deployment import RING
 
 AT = datetime(2026, 12, 1, tzinfo=UTC)
 
@@ -44,7 +45,7 @@ def settings_of(tmp_path: Path) -> Settings:
         key_pepper=b"p" * 32,
         salt_secret=b"s" * 32,
         worker_secret=b"s" * 32,
-        deployment_public_key=b"d" * 32,
+        deployment_ring=RING,
     )
 
 

@@ -14,14 +14,15 @@ from admin.stack import journal, places, secrets, state, workers
 from admin.stack.errors import PortTaken, SecretsBroken, StackRunning
 from admin.stack.plans import Planner
 from admin.stack.state import Layout, StackStatus
-from engine.proof.certificate import DeploymentKey, WorkerCertificate
+from engine.proof.certificate import WorkerCertificate
 from engine.shapes.shape import Shape
+from tests.deployment import RING, signer
 
 
 def test_secrets_are_made_once_and_readable_by_this_user_alone(tmp_path: Path) -> None:
     first, second = secrets.load_or_create(tmp_path), secrets.load_or_create(tmp_path)
     assert (first.salt, first.pepper) == (second.salt, second.pepper)
-    assert first.deployment_public_key == second.deployment_public_key
+    assert first.deployment.ring == second.deployment.ring
     assert first.call == second.call
     for file in (*(tmp_path / "secrets").iterdir(), tmp_path / "workers" / "call.secret"):
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -136,14 +137,14 @@ def test_when_a_process_started_is_told_without_the_clock() -> None:
 
 
 def test_workers_keep_their_certified_keys(tmp_path: Path) -> None:
-    deployment, shape = DeploymentKey.generate(), Shape.split(1, 2, ())
+    deployment, shape = signer(), Shape.split(1, 2, ())
     housing = workers.Workers(tmp_path, tmp_path / "w", deployment, shape)
     first = [worker.certificate_file.read_text() for worker in housing.certify()]
     again = [worker.certificate_file.read_text() for worker in housing.certify()]
     assert first == again
-    names = [WorkerCertificate.verify(text, deployment.public).worker for text in first]
+    names = [WorkerCertificate.verify_by_ring(text, deployment.ring).worker for text in first]
     assert names == ["prefill-1", "decode-1", "decode-2"]
-    other = workers.Workers(tmp_path, tmp_path / "w", DeploymentKey.generate(), shape)
+    other = workers.Workers(tmp_path, tmp_path / "w", signer(), shape)
     assert [worker.certificate_file.read_text() for worker in other.certify()] != first
 
 
@@ -160,7 +161,8 @@ def settings_of(tmp_path: Path) -> Settings:
         key_pepper=b"hidden" * 6,
         salt_secret=b"hidden" * 6,
         worker_secret=b"hidden" * 6,
-        deployment_public_key=b"\x01" * 32,
+        deployment_ring=RING,
+        deployment_key_file=tmp_path / "deployment.pem",
         store_dir=tmp_path / "store",
         first_token=False,
     )

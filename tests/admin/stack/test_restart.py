@@ -18,6 +18,7 @@ from admin.stack.process import Command
 from admin.stack.restart import asked, restart
 from admin.stack.state import Layout, StackStatus, started_s
 from engine.api import WorkerReport
+from tests.deployment import RING
 
 ROOT = Path(__file__).parents[3]
 SECRET = b"s" * 32
@@ -86,7 +87,7 @@ class Rig:
             key_pepper=SECRET,
             salt_secret=SECRET,
             worker_secret=secret,
-            deployment_public_key=SECRET,
+            deployment_ring=RING,
         )
 
         async def prepare() -> Command:

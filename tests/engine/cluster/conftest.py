@@ -14,9 +14,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from engine import mac
 from engine.api import Deadlines, Engine, EngineOptions, GenerateRequest, Role, Sampling, WorkerAddress
-from engine.proof import signed
 from engine.proof.attestation import Attestation, DecodeAttestation, Ended, PrefillAttestation, commitment
 from engine.proof.certificate import DeploymentKey
+from engine.proof.ring import DeploymentRing
 from engine.wire import (
     ABORT_PATH,
     ACKNOWLEDGE_PATH,
@@ -335,7 +335,7 @@ def open_engine(deployment: DeploymentKey) -> OpenEngine:
             **{**PLAIN, **more},
             workers=tuple(double.address for double in doubles),
             salt_secret=b"s" * 32,
-            deployment_public_key=signed.public_bytes(deployment.public),
+            deployment=DeploymentRing.of(deployment.public),
             deadlines=deadlines,
             worker_requests_max=worker_requests_max,
         )
@@ -359,7 +359,7 @@ def journal_options(deployment: DeploymentKey) -> Callable[..., EngineOptions]:
     return lambda *doubles: EngineOptions(
         workers=tuple(double.address for double in doubles),
         salt_secret=b"s" * 32,
-        deployment_public_key=signed.public_bytes(deployment.public),
+        deployment=DeploymentRing.of(deployment.public),
         deadlines=DEADLINES,
     )
 

@@ -12,6 +12,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from engine.api import Attested, Deadlines, EngineOptions, Journals
 from engine.cluster.journal import LINES_MAX
 from engine.proof.attestation import DecodeAttestation, PrefillAttestation
+from engine.proof.certificate import DeploymentKey
+from engine.proof.ring import DeploymentRing
 from engine.wire import JournalLine, RequestParams
 
 BRIEF = Deadlines(connect_s=0.2, health_s=0.2)
@@ -65,8 +67,8 @@ async def test_lines_of_all_workers_are_kept_and_then_acknowledged(workers, jour
     assert (drained.lines, drained.unreachable, drained.refused) == (3, (), 0)
     known = {(type(one.attestation), one.attestation.worker) for batch in kept.batches for one in batch}
     assert known == {(PrefillAttestation, "w0"), (DecodeAttestation, "w0"), (PrefillAttestation, "w1")}
-    documents = {one.document for batch in kept.batches for one in batch}
-    assert documents == {line.attestation for line in (*first.lines, *second.lines)}
+    documents = {(one.document, one.certificate) for batch in kept.batches for one in batch}
+    assert documents == {(line.attestation, line.certificate) for line in (*first.lines, *second.lines)}
     assert (first.acknowledged, second.acknowledged) == ([2], [1])
     assert (await journals.drain(kept)).lines == 0, "nothing comes twice"
     assert len(kept.batches) == 2
@@ -186,3 +188,24 @@ async def test_a_journal_that_never_ends_is_left_for_the_next_time(workers, jour
     first.on_journal = more
     drained = await journals.drain(Kept())
     assert (drained.lines, drained.unreachable) == (LINES_MAX, ("w0",))
+
+
+async def test_a_certificate_counts_that_its_key_issued_while_it_was_in_use(
+    workers: Any, journal_options: Callable[..., EngineOptions], deployment: DeploymentKey
+) -> None:
+    first, _ = workers
+    following, rotated_at_s = DeploymentKey.generate(), 1_795_000_000
+    ring = DeploymentRing.of(deployment.public).rotated(deployment.private, following.public, rotated_at_s)
+    journals = Journals(dataclasses.replace(journal_options(*workers), deadlines=BRIEF, deployment=ring))
+    await journals.open()
+    issued = [(deployment, -1), (deployment, 0), (following, -1), (following, 0)]
+    texts = [first.keep(first.attestation(body(attempt))) for attempt in range(len(issued))]
+    first.lines = [
+        JournalLine(number, text, issuer.certify("w0", first.key.public_key(), rotated_at_s + after_s))
+        for number, (text, (issuer, after_s)) in enumerate(zip(texts, issued, strict=True), 1)
+    ]
+    kept = Kept()
+    drained = await journals.drain(kept)
+    await journals.close()
+    assert (drained.lines, drained.refused) == (2, 2)
+    assert kept.attempts == [0, 3]

@@ -42,6 +42,7 @@ from engine.proof import signed
 from engine.proof.attestation import DecodeAttestation
 from engine.proof.certificate import DeploymentKey
 from engine.proof.coverage import grade, output_tokens
+from engine.proof.ring import DeploymentRing
 from engine.shapes.render import worker_command
 from engine.shapes.shape import WorkerSpec, default_cores
 
@@ -166,7 +167,7 @@ def pair(short_folder: Path, model_dir: Path) -> Iterator[Pair]:
         options = EngineOptions(
             workers=tuple(addresses),
             salt_secret=b"s" * 32,
-            deployment_public_key=signed.public_bytes(deployment.public),
+            deployment=DeploymentRing.of(deployment.public),
             deadlines=Deadlines(health_interval_s=0.2),
             call_secret=secret,
             now_s=lambda: int(time.time()),
