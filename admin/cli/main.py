@@ -1,7 +1,7 @@
 """Entry point of `kvitto`: puts the commands together, turns their errors into one line and an exit status.
 
 Exit status: 0 done, 1 the command could not do it (one line on stderr says why and what to do),
-2 the command line itself is wrong.
+2 the command line itself is wrong. `kvitto verify` and `kvitto witness` say in their help what theirs is.
 """
 
 import sys
@@ -29,6 +29,7 @@ from admin.cli import (
     tenant,
     usage,
     user,
+    verify,
 )
 from admin.cli.errors import explain
 from admin.cli.options import DATA_DIR_HELP, PANEL_BOOKS, PANEL_STACK, PANEL_TRY
@@ -87,6 +88,7 @@ app.add_typer(model.app, name="model", rich_help_panel=PANEL_BOOKS)
 app.add_typer(price.app, name="price", rich_help_panel=PANEL_BOOKS)
 app.add_typer(admission.app, name="admission", rich_help_panel=PANEL_BOOKS)
 app.add_typer(audit.app, name="audit", rich_help_panel=PANEL_BOOKS)
+app.add_typer(verify.app, name="verify", rich_help_panel=PANEL_BOOKS)
 app.add_typer(deployment.app, name="deployment", rich_help_panel=PANEL_STACK)
 
 

@@ -43,6 +43,9 @@ PLANTED = (
     ("admin/stack/postgres.py", "asyncpg"),
     ("admin/stack/workers.py", "engine.worker.launch"),
     ("admin/cli/usage.py", "redis"),
+    ("admin/verify/receipt.py", "billing.db.transaction"),
+    ("admin/verify/bundle.py", "gateway.refusal"),
+    ("admin/verify/trust.py", "aiohttp"),
 )
 
 
