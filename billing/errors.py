@@ -28,6 +28,13 @@ BillingError
 ├── ReceiptInvalid      a text is no receipt, or no line of a receipts file
 ├── ProofBroken         hashes do not prove what they are said to prove
 ├── BalanceExhausted    the tenant cannot cover the hold
+├── TermsInvalid        terms of invoices, a coupon or a profile that mean nothing
+├── TermsConflict       terms or a coupon that cannot begin there
+├── UsageUnexplained    settled usage that the published prices do not give
+├── PeriodOpen          a period that cannot be closed yet
+├── InvoiceInvalid      a text is no invoice document
+├── InvoiceMissing      no document has this number
+├── InvoiceConflict     a document in another state, or more than it leaves open
 ├── RolesMissing        the database lacks the roles that transactions act as
 ├── StoreUnavailable    Postgres cannot be reached, or could not serve in time: trying again may help
 └── StoreRefused        Postgres refused a row: trying again will not help
@@ -328,6 +335,79 @@ class BalanceExhausted(BillingError):
 
     def __str__(self) -> str:
         return f"tenant {self.tenant_id} has no balance for this request"
+
+
+@dataclass(eq=False)
+class TermsInvalid(BillingError):
+    """Terms of invoices, a coupon or a billing profile that mean nothing; ``field`` says which part."""
+
+    field: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.reason}"
+
+
+@dataclass(eq=False)
+class TermsConflict(BillingError):
+    """Terms that begin in a closed period, a series or a coupon's code that is taken."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+@dataclass(eq=False)
+class UsageUnexplained(BillingError):
+    """Settled usage that the published prices do not give: a row that vanished, or a charge that differs."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return f"usage that the price book does not explain: {self.reason}"
+
+
+@dataclass(eq=False)
+class PeriodOpen(BillingError):
+    """The period cannot be closed yet."""
+
+    until: datetime
+    reason: str
+
+    def __str__(self) -> str:
+        return f"the period until {self.until.isoformat()} cannot be closed: {self.reason}"
+
+
+@dataclass(eq=False)
+class InvoiceInvalid(BillingError):
+    """A text is no invoice document."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return f"no invoice: {self.reason}"
+
+
+@dataclass(eq=False)
+class InvoiceMissing(BillingError):
+    """No document of this tenant has this number."""
+
+    number: str
+
+    def __str__(self) -> str:
+        return f"no invoice {self.number!r}"
+
+
+@dataclass(eq=False)
+class InvoiceConflict(BillingError):
+    """The document is in another state, or leaves less open than was asked for."""
+
+    number: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.number}: {self.reason}"
 
 
 @dataclass(eq=False)

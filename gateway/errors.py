@@ -168,6 +168,7 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     billing.KeyMissing: lambda e: _invalid(404, str(e), None, "not_found"),
     billing.UserMissing: lambda e: _invalid(404, str(e), None, "not_found"),
     billing.LimitMissing: lambda e: _invalid(404, str(e), None, "not_found"),
+    billing.InvoiceMissing: lambda e: _invalid(404, str(e), None, "not_found"),
     billing.ProjectExists: lambda e: _invalid(409, str(e), "name", "already_exists"),
     billing.UserExists: lambda e: _invalid(409, str(e), "email", "already_exists"),
     billing.TenancyInvalid: lambda e: _invalid(422, str(e), e.field, "invalid_parameter"),
@@ -226,6 +227,12 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     billing.RolesMissing: _internal,
     billing.ReceiptInvalid: _internal,
     billing.ProofBroken: _internal,
+    billing.TermsInvalid: _internal,
+    billing.TermsConflict: _internal,
+    billing.UsageUnexplained: _internal,
+    billing.PeriodOpen: _internal,
+    billing.InvoiceInvalid: _internal,
+    billing.InvoiceConflict: _internal,
     billing.StoreRefused: _internal,
 }
 
