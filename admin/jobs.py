@@ -9,6 +9,7 @@ from billing.db.partitions import Partitions
 from billing.errors import StoreUnavailable
 from billing.ledger.service import Ledger
 from billing.queue import Job
+from billing.reports.export.files.service import JOB, ExportFiles
 from billing.reports.rollup import Rollups
 from billing.settlement.batch import Settlement
 from gateway.admission.admit import Admission
@@ -35,6 +36,7 @@ class Works:
     admission: Admission
     rollups: Rollups
     partitions: Partitions
+    exports: ExportFiles
 
 
 def jobs_of(works: Works) -> tuple[Job, ...]:
@@ -56,13 +58,18 @@ def jobs_of(works: Works) -> tuple[Job, ...]:
     async def forget_answers() -> None:
         await works.settlement.forget_answers(clock.now())
 
+    async def forget_exports() -> None:
+        await works.exports.forget(clock.now())
+
     return (
+        Job(JOB, works.exports.make),
         _periodic("sweep", EVERY_5_S, works.sweeper.sweep_once),
         _periodic("expire_credit", EVERY_10_S, expire_credit),
         _periodic("request_top_ups", EVERY_10_S, request_top_ups),
         _periodic("audit_receipts", EVERY_MINUTE, works.audit.audit_once),
         _periodic("add_up_usage", EVERY_MINUTE, works.rollups.build),
         _periodic("forget_answers", HOURLY, forget_answers),
+        _periodic("forget_exports", HOURLY, forget_exports),
         _periodic("make_months", DAILY, make_months),
     )
 

@@ -84,6 +84,11 @@ class Settings:
         """Address of the API as clients of this machine write it."""
         return f"http://{'127.0.0.1' if self.host in ('0.0.0.0', '::') else self.host}:{self.port}/v1"  # noqa: S104 - compared, not bound.
 
+    @property
+    def exports_folder(self) -> Path:
+        """Where files of exports are kept; gateways on other machines serve them if they share it."""
+        return self.data_dir / "exports"
+
     def write(self, path: Path) -> None:
         """Store for the parts of the stack, readable by this user alone."""
         write_private(path, msgspec.json.encode(self, enc_hook=_encoded))

@@ -22,19 +22,23 @@ BillingError
 ├── UserExists          the tenant has a user of this e-mail address
 ├── LimitInvalid        a limit or budget that means nothing
 ├── IntervalInvalid     a stretch of time or a zone that means nothing
+├── ReportInvalid       a report or an export that means nothing, or is more than is told at once
+├── ChargeUnexplained   a charge that its price row does not explain, or whose price row is not there
+├── ExportMissing       no export has this id, or its file is not kept any more
+├── ExportsBusy         too many exports of this tenant wait already
 ├── LimitMissing        no limit or budget has this id
 ├── AliasInvalid        a pattern or a model of an alias that is no name
 ├── AliasMissing        no alias has this pattern
 ├── ReceiptInvalid      a text is no receipt, or no line of a receipts file
+├── BundleInvalid       a bundle of receipts cannot be read: truncated, foreign, or not laid out as one
 ├── ProofBroken         hashes do not prove what they are said to prove
 ├── BalanceExhausted    the tenant cannot cover the hold
 ├── TermsInvalid        terms of invoices, a coupon or a profile that mean nothing
-├── TermsConflict       terms or a coupon that cannot begin there
 ├── UsageUnexplained    settled usage that the published prices do not give
 ├── PeriodOpen          a period that cannot be closed yet
 ├── InvoiceInvalid      a text is no invoice document
 ├── InvoiceMissing      no document has this number
-├── InvoiceConflict     a document in another state, or more than it leaves open
+├── InvoiceConflict     a document in another state, more than it leaves open, terms that contradict one
 ├── RolesMissing        the database lacks the roles that transactions act as
 ├── StoreUnavailable    Postgres cannot be reached, or could not serve in time: trying again may help
 └── StoreRefused        Postgres refused a row: trying again will not help
@@ -277,6 +281,50 @@ class IntervalInvalid(BillingError):
 
 
 @dataclass(eq=False)
+class ReportInvalid(BillingError):
+    """A report or an export that means nothing, or is more than is told at once; ``field`` says where."""
+
+    field: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.reason}"
+
+
+@dataclass(eq=False)
+class ChargeUnexplained(BillingError):
+    """A charge that its price row does not explain, or whose price row is not there."""
+
+    price_row_id: str
+    window: str
+    tier: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"price {self.price_row_id}, window {self.window!r}, tier {self.tier!r}: {self.reason}"
+
+
+@dataclass(eq=False)
+class ExportMissing(BillingError):
+    """No export has this id, or its file is not kept any more."""
+
+    export_id: str
+
+    def __str__(self) -> str:
+        return f"no export {self.export_id!r}, or not any more"
+
+
+@dataclass(eq=False)
+class ExportsBusy(BillingError):
+    """Too many exports of this tenant wait already."""
+
+    waiting_max: int
+
+    def __str__(self) -> str:
+        return f"{self.waiting_max} exports are being made already: wait for one of them"
+
+
+@dataclass(eq=False)
 class LimitMissing(BillingError):
     """No limit or budget has this id."""
 
@@ -318,6 +366,19 @@ class ReceiptInvalid(BillingError):
 
 
 @dataclass(eq=False)
+class BundleInvalid(BillingError):
+    """A bundle of receipts cannot be read; ``file`` and ``line`` say where, as far as there is a place."""
+
+    reason: str
+    file: str | None = None
+    line: int | None = None
+
+    def __str__(self) -> str:
+        place = ":".join(str(part) for part in (self.file, self.line) if part is not None)
+        return f"no bundle: {place}: {self.reason}" if place else f"no bundle: {self.reason}"
+
+
+@dataclass(eq=False)
 class ProofBroken(BillingError):
     """Hashes do not prove what they are said to prove."""
 
@@ -346,16 +407,6 @@ class TermsInvalid(BillingError):
 
     def __str__(self) -> str:
         return f"{self.field}: {self.reason}"
-
-
-@dataclass(eq=False)
-class TermsConflict(BillingError):
-    """Terms that begin in a closed period, a series or a coupon's code that is taken."""
-
-    reason: str
-
-    def __str__(self) -> str:
-        return self.reason
 
 
 @dataclass(eq=False)
@@ -401,13 +452,16 @@ class InvoiceMissing(BillingError):
 
 @dataclass(eq=False)
 class InvoiceConflict(BillingError):
-    """The document is in another state, or leaves less open than was asked for."""
+    """A document is in another state, or leaves less open than was asked for; terms contradict one.
 
-    number: str
+    ``of`` is its number, or what was to be agreed.
+    """
+
+    of: str
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.number}: {self.reason}"
+        return f"{self.of}: {self.reason}"
 
 
 @dataclass(eq=False)

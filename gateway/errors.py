@@ -174,6 +174,12 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     billing.TenancyInvalid: lambda e: _invalid(422, str(e), e.field, "invalid_parameter"),
     billing.LimitInvalid: lambda e: _invalid(422, str(e), None, "invalid_parameter"),
     billing.AmountInvalid: lambda e: _invalid(422, str(e), "amount", "invalid_parameter"),
+    billing.IntervalInvalid: lambda e: _invalid(422, str(e), None, "invalid_parameter"),
+    billing.ReportInvalid: lambda e: _invalid(422, str(e), e.field, "invalid_parameter"),
+    billing.ExportMissing: lambda e: _invalid(404, str(e), None, "not_found"),
+    billing.ExportsBusy: lambda e: Answer(
+        429, "rate_limit_exceeded", str(e), "rate_limit_exceeded", "exports", RETRY_AFTER_S
+    ),
     # what it cannot pay for
     refusal.BalanceInsufficient: lambda _: _payment(
         "insufficient_balance",
@@ -223,12 +229,12 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     billing.AmountExceeds: _internal,
     billing.TenantMissing: _internal,
     billing.TenantExists: _internal,
-    billing.IntervalInvalid: _internal,
+    billing.ChargeUnexplained: _internal,
     billing.RolesMissing: _internal,
     billing.ReceiptInvalid: _internal,
+    billing.BundleInvalid: _internal,
     billing.ProofBroken: _internal,
     billing.TermsInvalid: _internal,
-    billing.TermsConflict: _internal,
     billing.UsageUnexplained: _internal,
     billing.PeriodOpen: _internal,
     billing.InvoiceInvalid: _internal,

@@ -20,7 +20,7 @@ from billing.ledger.balance import BalanceVersion
 from billing.ledger.service import Ledger
 from billing.pricing.service import Prices
 from billing.receipts.memo import Memo
-from billing.receipts.receipt import Attested, Receipt
+from billing.receipts.receipt import Journaled, Receipt
 from billing.receipts.service import Receipts
 from billing.settlement.batch import Settlement
 from billing.settlement.event import UsageEvent
@@ -55,7 +55,7 @@ class Drained(Protocol):
 class Journals(Protocol):
     """Workers' journals (`engine.api.Journals`)."""
 
-    async def drain(self, keep: Callable[[Sequence[Attested]], Awaitable[None]]) -> Drained:
+    async def drain(self, keep: Callable[[Sequence[Journaled]], Awaitable[None]]) -> Drained:
         """Hand over what is new, verified; acknowledge what was kept."""
 
 

@@ -9,14 +9,19 @@ from engine.proof.attestation import Attestation, DecodeAttestation, PrefillAtte
 
 @dataclass(frozen=True)
 class Signed:
-    """Implements `billing.receipts.receipt.Attested`."""
+    """Implements `billing.receipts.receipt.Journaled`; all are signed by one key unless said."""
 
     attestation: Attestation
+    key_id: str = "test"
 
     @property
     def document(self) -> str:
         payload = self.attestation.to_payload()
-        return json.dumps({"key_id": "test", "payload": payload, "signature": ""})
+        return json.dumps({"key_id": self.key_id, "payload": payload, "signature": ""})
+
+    @property
+    def certificate(self) -> str:
+        return f"of {self.key_id}"
 
 
 def prefill(request_id: object, attempt: int = 0, **fields: Any) -> PrefillAttestation:

@@ -16,6 +16,7 @@ from billing.ledger.service import Ledger
 from billing.pricing.service import Prices
 from billing.queue import Queue
 from billing.receipts.service import Receipts
+from billing.reports.export.files.service import ExportFiles
 from billing.reports.rollup import Rollups
 from billing.settlement.batch import Settlement
 from billing.tenancy.service import Tenancy
@@ -57,6 +58,7 @@ async def run(known: Settings) -> None:
             admission=Admission(valkey),
             rollups=Rollups(database),
             partitions=Partitions(database),
+            exports=ExportFiles(database, known.exports_folder),
         )
         await Queue(known.database_url, jobs_of(works)).run(stop)
 

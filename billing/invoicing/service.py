@@ -9,6 +9,7 @@ from typing import Final, Protocol
 from billing.audit import service as audit
 from billing.audit.event import Deed
 from billing.db.access import OPERATOR_READ, OWNER, SETTLER, reading
+from billing.db.horizon import select_horizon
 from billing.db.pages import WHOLE, Page
 from billing.db.transaction import Connection, Database
 from billing.errors import BillingError, InvoiceMissing, PeriodOpen, TenantMissing, UsageUnexplained
@@ -33,7 +34,6 @@ from billing.ledger.entries import Transaction
 from billing.ledger.wallet import Wallet
 from billing.money import ZERO, Femto
 from billing.receipts.head import TreeHead
-from billing.reports.repository import select_horizon
 from billing.reports.rollup import LAG, Rollups
 from billing.request_id import RANDOM_BYTES, mint
 from billing.tenancy.repository import select_tenant, select_tenants

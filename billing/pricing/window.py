@@ -55,6 +55,7 @@ def public_holidays(country: str) -> Container[date]:
     return holidays.country_holidays(country)
 
 
+@cache
 def is_calendar(country: str) -> bool:
     """Whether there is a holiday calendar of this country."""
     return country in holidays.list_supported_countries()

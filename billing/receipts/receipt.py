@@ -23,6 +23,14 @@ class Attested(Protocol):
         """What was read from it."""
 
 
+class Journaled(Attested, Protocol):
+    """One that came by a worker's journal, and so with the certificate of the key that signed it."""
+
+    @property
+    def certificate(self) -> str:
+        """JSON text, as the deployment signed it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Receipt:
     """``usage`` is None as long as the request has no event, and then it has no attempts.

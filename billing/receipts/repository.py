@@ -7,12 +7,14 @@ from typing import Any, Final
 from uuid import UUID
 
 from sqlalchemy import select
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from billing.db.bulk import Bulk, Rows
-from billing.db.tables import attestation, usage_event, usage_quarantine
-from billing.receipts.receipt import Attested, kind_of
+from billing.db.tables import attestation, usage_event, usage_quarantine, worker_certificate
+from billing.receipts.receipt import Attested, Journaled, kind_of
 from billing.usage import TokenUsage
+from engine.proof import signed
 from engine.proof.coverage import Attempt
 
 Billed = tuple[TokenUsage | None, tuple[Attempt, ...]]
@@ -44,6 +46,17 @@ async def insert_attestations(
 ) -> None:
     """Keep documents whose call is not attested yet."""
     await _KEEP.run(connection, attestation_rows(documents))
+
+
+async def insert_certificates(connection: AsyncConnection, documents: Iterable[Journaled]) -> None:
+    """Keep the certificates of keys that have none yet; in the order of the keys, as with attestations."""
+    by_key = {signed.key_id_in(one.document): one for one in documents}
+    rows = [
+        {"key_id": key_id, "worker": one.attestation.worker, "document": one.certificate}
+        for key_id, one in sorted(by_key.items())
+    ]
+    if rows:
+        await connection.execute(insert(worker_certificate).values(rows).on_conflict_do_nothing())
 
 
 async def select_billed(connection: AsyncConnection, request_ids: Collection[UUID]) -> dict[UUID, Billed]:

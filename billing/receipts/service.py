@@ -12,7 +12,7 @@ from billing.db.transaction import Connection, Database
 from billing.errors import StoreRefused
 from billing.receipts import repository
 from billing.receipts.memo import Memo
-from billing.receipts.receipt import Attested, Receipt
+from billing.receipts.receipt import Journaled, Receipt
 from billing.request_id import RANDOM_BYTES, mint
 from engine.proof.attestation import DECODE_KIND, Attestation, DecodeAttestation, PrefillAttestation
 from engine.proof.signed import PayloadInvalid
@@ -32,8 +32,10 @@ class Receipts:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def keep(self, documents: Sequence[Attested]) -> None:
-        """Keep verified attestations, durably when this returns; of one call and kind the first one stays.
+    async def keep(self, documents: Sequence[Journaled]) -> None:
+        """Keep verified attestations with their certificates, durably when this returns.
+
+        Of one call and kind the first one stays, and of one worker's key the first certificate.
 
         What cannot be kept at all is logged and dropped: a journal must come to its end.
 
@@ -90,10 +92,11 @@ class Receipts:
             found += (await self.of(request_ids[start : start + BATCH])).values()
         return found
 
-    async def _keep(self, documents: list[tuple[UUID, str | None, Attested]]) -> None:
+    async def _keep(self, documents: list[tuple[UUID, str | None, Journaled]]) -> None:
         try:
             async with self._database.transaction(SETTLER) as connection:
                 await repository.insert_attestations(connection, documents)
+                await repository.insert_certificates(connection, [one for *_, one in documents])
         except StoreRefused as refusal:
             if len(documents) > 1:
                 for one in documents:
@@ -102,7 +105,7 @@ class Receipts:
             _log.error("attestation refused", extra={"request_id": str(documents[0][0]), "why": str(refusal)})
 
 
-def _request_id(document: Attested) -> UUID | None:
+def _request_id(document: Journaled) -> UUID | None:
     try:
         return UUID(document.attestation.request_id)
     except ValueError:
@@ -110,7 +113,7 @@ def _request_id(document: Attested) -> UUID | None:
         return None
 
 
-def _tenant_id(document: Attested) -> str | None:
+def _tenant_id(document: Journaled) -> str | None:
     memo = Memo.read(document.attestation.memo)
     return None if memo is None else memo.tenant_id
 

@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from billing.db.access import OWNER, SETTLER
+from billing.db.horizon import select_horizon
 from billing.db.transaction import Database
 from billing.reports import repository
 
@@ -43,7 +44,7 @@ class Rollups:
             StoreUnavailable: the watermark is where the last whole step has left it.
         """
         async with self._database.transaction(OWNER) as connection:
-            horizon = await repository.select_horizon(connection, self._lag)
+            horizon = await select_horizon(connection, self._lag)
         slots, going_on = 0, True
         while going_on:
             async with self._database.transaction(SETTLER) as connection:

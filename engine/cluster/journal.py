@@ -24,10 +24,11 @@ _log: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Attested:
-    """One verified attestation, and the signed document it was read from."""
+    """One verified attestation, the signed document it was read from, and its worker's certificate."""
 
     document: str
     attestation: Attestation
+    certificate: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,7 @@ class Journals:
     def _read(self, worker: str, line: JournalLine) -> Attested | None:
         try:
             ring = self._rings.of(worker, line.certificate)
-            return Attested(line.attestation, read_attestation(line.attestation, ring))
+            return Attested(line.attestation, read_attestation(line.attestation, ring), line.certificate)
         except ProofInvalid as error:
             _log.error("line %d of the journal of %s does not hold: %s", line.sequence, worker, error)
             return None

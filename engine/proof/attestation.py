@@ -95,12 +95,14 @@ class _Attestation:
             SignatureInvalid: not signed by a key of the ring.
             PayloadInvalid: no such attestation, impossible counts, or a worker speaking for another.
         """
-        return cls._of(_verified(text, ring), text, ring)
+        payload = signed.verify(text, {key_id: c.public_key for key_id, c in ring.items()})
+        return cls.said_by(ring[signed.key_id_in(text)], payload)
 
     @classmethod
-    def _of(cls, payload: Mapping[str, Any], text: str, ring: Mapping[str, WorkerCertificate]) -> Self:
+    def said_by(cls, signer: WorkerCertificate, payload: Mapping[str, Any]) -> Self:
+        """Read a payload that this worker signed; raises PayloadInvalid as `verify` does."""
         attestation = cls.from_payload(payload)
-        if attestation.worker != ring[signed.key_id_in(text)].worker:
+        if attestation.worker != signer.worker:
             raise PayloadInvalid(f"signed by another worker than {attestation.worker!r}")
         return attestation
 
@@ -218,18 +220,33 @@ class DecodeAttestation(_Attestation):
 Attestation = PrefillAttestation | DecodeAttestation
 
 
+class AttestationReader:
+    """Reads attestations of either kind, signed by workers of a ring: see `PrefillAttestation.verify`."""
+
+    def __init__(self, ring: Mapping[str, WorkerCertificate]) -> None:
+        self._ring = ring
+        self._keys = {key_id: certificate.public_key for key_id, certificate in ring.items()}
+
+    def read(self, text: str) -> Attestation:
+        """Read a signed document; raises as `PrefillAttestation.verify` does."""
+        payload = signed.verify(text, self._keys)
+        return _said_by(self._ring[signed.key_id_in(text)], payload)
+
+    def read_canonical(self, raw: bytes, document: Any) -> Attestation:
+        """Likewise, of canonical bytes and what they say; see `engine.proof.signed.verify_canonical`."""
+        payload = signed.verify_canonical(raw, document, self._keys)
+        return _said_by(self._ring[document["key_id"]], payload)
+
+
 def read_attestation(text: str, ring: Mapping[str, WorkerCertificate]) -> Attestation:
     """Read a signed attestation of either kind; raises as `PrefillAttestation.verify` does."""
-    payload = _verified(text, ring)
-    kinds: dict[object, type[PrefillAttestation | DecodeAttestation]] = {
-        PREFILL_KIND: PrefillAttestation,
-        DECODE_KIND: DecodeAttestation,
-    }
+    return AttestationReader(ring).read(text)
+
+
+def _said_by(signer: WorkerCertificate, payload: Mapping[str, Any]) -> Attestation:
     kind = payload.get("kind")
-    if not isinstance(kind, str) or kind not in kinds:
-        raise PayloadInvalid(f"no attestation: a document of kind {kind!r}")
-    return kinds[kind]._of(payload, text, ring)  # noqa: SLF001 -- of this module
-
-
-def _verified(text: str, ring: Mapping[str, WorkerCertificate]) -> dict[str, Any]:
-    return signed.verify(text, {key_id: c.public_key for key_id, c in ring.items()})
+    if kind == PREFILL_KIND:
+        return PrefillAttestation.said_by(signer, payload)
+    if kind == DECODE_KIND:
+        return DecodeAttestation.said_by(signer, payload)
+    raise PayloadInvalid(f"no attestation: a document of kind {kind!r}")

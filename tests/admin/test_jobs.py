@@ -18,6 +18,7 @@ from billing.money import Femto
 from billing.pricing.service import Prices
 from billing.queue import Job, Queue
 from billing.receipts.service import Receipts
+from billing.reports.export.files.service import ExportFiles
 from billing.reports.rollup import Rollups
 from billing.request_id import RANDOM_BYTES, mint
 from billing.settlement.batch import Settlement
@@ -40,7 +41,12 @@ def all_jobs(
     sweeper = Sweeper(valkey, books, journals or ScriptedJournals(), patience=Patience(grace_s=0.0))
     audit = Audit(valkey, receipts, SweepTelemetry())
     admission, rollups, partitions = Admission(valkey), Rollups(database), Partitions(database)
-    return jobs_of(Works(sweeper, audit, ledger, settlement, admission, rollups, partitions))
+    exports = ExportFiles(database, None)
+    return jobs_of(Works(sweeper, audit, ledger, settlement, admission, rollups, partitions, exports))
+
+
+def by_calendar(jobs: tuple[Job, ...]) -> tuple[Job, ...]:
+    return tuple(job for job in jobs if job.cron is not None)
 
 
 async def test_ended_credit_is_taken_back_and_the_next_admission_knows(
@@ -102,7 +108,7 @@ async def test_a_store_that_is_away_is_no_fault_of_a_job(database_url: str, valk
     nowhere = Database("postgresql+asyncpg://u:p@/kvitto?host=/nonexistent")
     valkey = Valkey.connect(valkey_url)
     try:
-        for job in all_jobs(nowhere, valkey, Settlement(nowhere)):
+        for job in by_calendar(all_jobs(nowhere, valkey, Settlement(nowhere))):
             await job.work()
     finally:
         await valkey.close()
@@ -122,7 +128,7 @@ async def test_the_process_runs_every_job_by_its_calendar(database_url: str, val
 
         return replace(job, work=work)
 
-    jobs = all_jobs(database, valkey, Settlement(database))
+    jobs = by_calendar(all_jobs(database, valkey, Settlement(database)))
     running = asyncio.create_task(Queue(database_url, map(noted, jobs)).run(stop))
     try:
         async with asyncio.timeout(30):

@@ -16,12 +16,15 @@ from billing.db.access import OPERATOR, OPERATOR_READ, OWNER, SETTLER, Access, o
 from billing.db.migrate import upgrade
 from billing.db.transaction import Database
 from billing.errors import RolesMissing
+from billing.interval import Interval
 from billing.invoicing.agreements.repository import GivenCoupon
 from billing.invoicing.agreements.service import Agreements
 from billing.invoicing.party import Party
 from billing.invoicing.terms import Coupon, Terms
 from billing.invoicing.top_ups import PaidIn, top_up_document
 from billing.money import Femto
+from billing.reports.export.files.service import ExportFiles
+from billing.reports.export.order import ExportOrder
 from billing.reports.rollup import Rollups
 from billing.settlement.batch import Settlement
 from billing.settlement.posting import post
@@ -41,6 +44,7 @@ GLOBAL = {
     "price_window": "of a price row, and seen with it",
     "price_tier": "of a price row, and seen with it",
     "rollup_watermark": "one instant, for the usage of all",
+    "worker_certificate": "of workers' keys, for everybody who verifies",
     **{
         f"queue.procrastinate_{table}": "work to do: ids, no contents, and read by no tenant"
         for table in ("jobs", "events", "workers", "periodic_defers")
@@ -55,7 +59,7 @@ APPENDED = {
 # Projections of facts, which the settler may write again.
 PROJECTED = {"balance", "credit_lot", "usage_rollup", "number_series"}
 # What tenants manage themselves, as their management keys do; the audit log is appended by who changes them.
-MANAGED = {"project", "api_key", "key_secret", "tenant_user", "usage_limit", "budget"}
+MANAGED = {"project", "api_key", "key_secret", "tenant_user", "usage_limit", "budget", "usage_export"}
 LOGGED = {"audit_event"}
 # What operators agree with a tenant.
 AGREED = {"billing_profile", "billing_terms", "coupon"}
@@ -137,6 +141,8 @@ async def managed(house: Any) -> None:
     limit = Limit("tenant", house.tenant_id, "concurrent", 1)
     await rules.set_limit(owner, limit, NOON, actor="test")
     await rules.create_budget(owner, Femto(1), "daily", NOON, hard=True, actor="test")
+    order = ExportOrder("requests", "csv", Interval(NOON, NOON), tenant_id=house.tenant_id)
+    await ExportFiles(house.database, None).request(order, "test", NOON)
 
 
 async def test_every_table_has_its_tenant_and_forced_row_security(ask: Ask) -> None:

@@ -115,6 +115,21 @@ async def test_a_line_is_its_tenants_when_its_memo_says_so(house: Any, receipts:
     assert rows.scalars().all() == [house.tenant_id, None]
 
 
+async def test_the_certificate_of_each_key_is_kept_with_the_first_line_it_signed(
+    house: Any, receipts: Receipts
+):
+    keys = [f"{house.tenant_id}-{n}" for n in range(2)]
+    lines = [Signed(decode(house.request_id(n), 0, 0, 1, worker=f"d{n % 2}"), keys[n % 2]) for n in range(5)]
+    await receipts.keep(lines)
+    await receipts.keep([replace(lines[0], attestation=decode(house.request_id(9), 0, 0, 1, worker="d9"))])
+    async with house.database.transaction(OWNER) as connection:
+        kept = await connection.execute(
+            text("SELECT key_id, worker, document FROM worker_certificate WHERE key_id = ANY(:ids)"),
+            {"ids": keys},
+        )
+    assert sorted(map(tuple, kept)) == [(key, f"d{n}", f"of {key}") for n, key in enumerate(keys)]
+
+
 @pytest.mark.parametrize(
     ("said", "finding"),
     [
@@ -188,7 +203,11 @@ class OldVersion:
 
     @property
     def document(self) -> str:
-        return json.dumps({"payload": {"kind": "kvitto.prefill-attestation.v1"}})
+        return json.dumps({"key_id": "old", "payload": {"kind": "kvitto.prefill-attestation.v1"}})
+
+    @property
+    def certificate(self) -> str:
+        return "of old"
 
 
 async def test_a_document_of_an_older_kind_is_kept_and_not_graded(house: Any, receipts: Receipts):

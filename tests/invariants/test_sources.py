@@ -1,6 +1,7 @@
 """Each report of a fault in a system like this one, which we took as a case, has a test that names it."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,7 @@ SOURCES = {
 }
 
 
+@cache
 def named() -> set[str]:
     """The words of the docstrings of all tests, without the marks behind them."""
     return {

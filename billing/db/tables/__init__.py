@@ -3,6 +3,7 @@
 from billing.db.tables.audit import audit_event, audit_head
 from billing.db.tables.billing_terms import billing_profile, billing_terms, coupon
 from billing.db.tables.catalog import model_alias
+from billing.db.tables.export import usage_export
 from billing.db.tables.idempotency import idempotency_record
 from billing.db.tables.invoice import (
     invoice,
@@ -14,7 +15,7 @@ from billing.db.tables.invoice import (
 from billing.db.tables.ledger import balance, credit_lot, ledger_entry, ledger_transaction
 from billing.db.tables.pricing import price_plan, price_row, price_tier, price_window, tenant_plan
 from billing.db.tables.quarantine import usage_quarantine
-from billing.db.tables.receipts import attestation
+from billing.db.tables.receipts import attestation, worker_certificate
 from billing.db.tables.rollup import rollup_watermark, usage_rollup
 from billing.db.tables.schema import metadata
 from billing.db.tables.tenancy import api_key, budget, key_secret, project, tenant, tenant_user, usage_limit
@@ -55,7 +56,9 @@ __all__ = [
     "tenant_user",
     "top_up_request",
     "usage_event",
+    "usage_export",
     "usage_limit",
     "usage_quarantine",
     "usage_rollup",
+    "worker_certificate",
 ]

@@ -19,3 +19,12 @@ attestation: Final = Table(
     CheckConstraint("attempt >= 0", name="attempt"),
     CheckConstraint("kind IN ('prefill', 'decode')", name="kind"),
 )
+
+worker_certificate: Final = Table(
+    "worker_certificate",
+    metadata,
+    Column("key_id", Text, primary_key=True, comment="of the worker's key, as its attestations name it"),
+    Column("worker", Text, nullable=False),
+    Column("document", Text, nullable=False, comment="as the deployment signed it"),
+    Column("recorded_at", instant(), nullable=False, server_default=func.now()),
+)

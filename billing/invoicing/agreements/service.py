@@ -9,7 +9,7 @@ from billing.audit import service as audit
 from billing.audit.event import HOUSE, Deed
 from billing.db.access import OPERATOR_READ, reading
 from billing.db.transaction import Connection, Database
-from billing.errors import StoreRefused, TenantMissing, TermsConflict
+from billing.errors import InvoiceConflict, StoreRefused, TenantMissing
 from billing.interval import zone_of
 from billing.invoicing import repository as documents
 from billing.invoicing.agreements import repository
@@ -35,7 +35,7 @@ class Agreements:
         Raises:
             TenantMissing: no tenant has this id.
             TermsInvalid: they mean nothing.
-            TermsConflict: the day has been invoiced, or the series begins another tenant's numbers.
+            InvoiceConflict: the day has been invoiced, or the series begins another tenant's numbers.
         """
         terms.check()
         async with self._database.transaction() as connection:
@@ -43,11 +43,11 @@ class Agreements:
             zone = await _zone(connection, tenant_id)
             closed = await documents.select_closed(connection, tenant_id)
             if closed is not None and effective_from < closed.until.astimezone(zone_of(zone)).date():
-                raise TermsConflict(f"{effective_from} is invoiced already: {closed.number}")
+                raise InvoiceConflict("terms", f"{effective_from} is invoiced already: {closed.number}")
             if terms.series is not None and await repository.select_series_taken(
                 connection, terms.series, tenant_id
             ):
-                raise TermsConflict(f"the series {terms.series} begins another tenant's numbers")
+                raise InvoiceConflict("series", f"{terms.series} begins another tenant's numbers")
             known = await repository.select_terms(connection, tenant_id)
             of_day = [one.revision for one in known if one.effective_from == effective_from]
             dated = DatedTerms(effective_from, terms, max(of_day, default=0) + 1)
@@ -91,13 +91,13 @@ class Agreements:
         Raises:
             TenantMissing: no tenant has this id.
             TermsInvalid: it takes off nothing.
-            TermsConflict: the tenant was given one of this code.
+            InvoiceConflict: the tenant was given one of this code.
         """
         given.coupon.check()
         try:
             async with self._database.transaction() as connection:
                 if not await repository.insert_coupon(connection, tenant_id, given, actor):
-                    raise TermsConflict(f"coupon {given.coupon.code} was given before")
+                    raise InvoiceConflict(f"coupon {given.coupon.code}", "it was given before")
                 facts = _coupon_facts(given)
                 deed = Deed(tenant_id, actor, "coupon.give", given.coupon.code, given.given_at, after=facts)
                 await audit.append(connection, deed)
@@ -107,10 +107,10 @@ class Agreements:
             raise
 
     async def end_coupon(self, tenant_id: str, code: str, at: datetime, *, actor: str) -> None:
-        """Take a coupon back; raises TermsConflict where there is none to be used."""
+        """Take a coupon back; raises InvoiceConflict where there is none to be used."""
         async with self._database.transaction() as connection:
             if not await repository.end_coupon(connection, tenant_id, code, at):
-                raise TermsConflict(f"no coupon {code} to take back")
+                raise InvoiceConflict(f"coupon {code}", "there is none to take back")
             await audit.append(connection, Deed(tenant_id, actor, "coupon.end", code, at))
 
     async def coupons(self, tenant_id: str) -> list[GivenCoupon]:

@@ -7,7 +7,7 @@ import pytest
 
 from billing.audit.event import HOUSE
 from billing.db.access import OPERATOR
-from billing.errors import TenantMissing, TermsConflict, TermsInvalid
+from billing.errors import InvoiceConflict, TenantMissing, TermsInvalid
 from billing.invoicing.agreements.repository import GivenCoupon
 from billing.invoicing.document import InvoiceDocument
 from billing.invoicing.party import Party
@@ -35,7 +35,7 @@ async def test_terms_that_change_within_a_period_are_prorated(firm: Firm) -> Non
 
 async def test_a_day_that_was_invoiced_has_its_terms(firm: Firm) -> None:
     await firm.close()
-    with pytest.raises(TermsConflict, match="invoiced already"):
+    with pytest.raises(InvoiceConflict, match="invoiced already"):
         await firm.agreed(date(2025, 5, 31))
     await firm.agreed(date(2025, 6, 1))
 
@@ -46,7 +46,7 @@ async def test_a_series_is_one_tenants_for_good(database: Any, firm: Firm) -> No
     await firm.agreed(series="X" + series)
     other = await firm_of(database)
     for taken in (series, "X" + series, firm.tenant_id[4:16].upper()):
-        with pytest.raises(TermsConflict, match="another tenant"):
+        with pytest.raises(InvoiceConflict, match="another tenant"):
             await other.agreed(series=taken)
     assert (await firm.close())[0].number == f"X{series}-1"
 
@@ -89,10 +89,10 @@ async def test_nobody_who_is_not_there_is_agreed_with(firm: Firm) -> None:
 async def test_a_coupon_has_one_code_and_can_be_taken_back(firm: Firm) -> None:
     given = GivenCoupon(Coupon("C", percent="50"), None, FEBRUARY.date(), NOW)
     await firm.agreements.give_coupon(firm.tenant_id, given, actor="test")
-    with pytest.raises(TermsConflict):
+    with pytest.raises(InvoiceConflict):
         await firm.agreements.give_coupon(firm.tenant_id, given, actor="test")
     await firm.agreements.end_coupon(firm.tenant_id, "C", FEBRUARY, actor="test")
-    with pytest.raises(TermsConflict):
+    with pytest.raises(InvoiceConflict):
         await firm.agreements.end_coupon(firm.tenant_id, "C", NOW, actor="test")
     await firm.used(100)
     assert (await firm.close())[1].total_cents == 100, "it had ended"

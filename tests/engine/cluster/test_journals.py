@@ -65,8 +65,8 @@ async def test_lines_of_all_workers_are_kept_and_then_acknowledged(workers, jour
     assert (drained.lines, drained.unreachable, drained.refused) == (3, (), 0)
     known = {(type(one.attestation), one.attestation.worker) for batch in kept.batches for one in batch}
     assert known == {(PrefillAttestation, "w0"), (DecodeAttestation, "w0"), (PrefillAttestation, "w1")}
-    documents = {one.document for batch in kept.batches for one in batch}
-    assert documents == {line.attestation for line in (*first.lines, *second.lines)}
+    documents = {(one.document, one.certificate) for batch in kept.batches for one in batch}
+    assert documents == {(line.attestation, line.certificate) for line in (*first.lines, *second.lines)}
     assert (first.acknowledged, second.acknowledged) == ([2], [1])
     assert (await journals.drain(kept)).lines == 0, "nothing comes twice"
     assert len(kept.batches) == 2
