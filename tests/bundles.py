@@ -51,7 +51,11 @@ PUBLIC: Final = PriceRow(
     standard_name="peak",
 )
 LATER: Final = replace(
-    PUBLIC, effective_from=datetime(2026, 11, 2, 12, tzinfo=UTC), instant="admitted", windows=()
+    PUBLIC,
+    effective_from=datetime(2026, 11, 3, 12, tzinfo=UTC),
+    instant="admitted",
+    windows=(),
+    standard_name="standard",
 )
 GOLD: Final = replace(LATER, plan="gold", standard=NIGHT, effective_from=datetime(2026, 11, 4, tzinfo=UTC))
 PLACED: Final = Placement(TENANT, datetime(2026, 11, 4, 12, tzinfo=UTC), "gold")
@@ -200,13 +204,13 @@ def _attempts(request: Request) -> tuple[Attempt, ...]:
 
 
 def requests(count: int) -> list[Request]:
-    """Of every shape, tier, window and price row, two hours apart."""
+    """Of every shape, tier, window and price row, ten hours apart."""
     shapes: tuple[Shape, ...] = ("both", "apart", "killed", "nothing", "both")
     return [
         Request(
             number,
             tuple(range(number, number + 200)),
-            START + timedelta(hours=9 * number),
+            START + timedelta(hours=10 * number),
             20 + number,
             shapes[number % len(shapes)],
             tier="flex" if number % 3 == 2 else "standard",

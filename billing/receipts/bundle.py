@@ -13,7 +13,6 @@ manifest.json         signed: SHA-256 and length of all the others, so that noth
 Of files this module knows lines. What they mean is for their own modules; `admin.verify` puts it together.
 """
 
-import json
 import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -218,11 +217,3 @@ def _stated(file: object) -> tuple[str, int]:
             return digest, length
         case _:
             raise ValueError("no manifest of a bundle")
-
-
-def canonical_line(text: bytes) -> bool:
-    """Whether a line is canonical JSON: then no byte of it can be changed without changing what it says."""
-    try:
-        return signed.canonical(json.loads(text)) == text
-    except (ValueError, RecursionError, signed.PayloadInvalid):
-        return False

@@ -17,6 +17,7 @@ from typing import IO, Any, Final, Protocol
 
 from billing.errors import BundleInvalid
 from billing.receipts.bundle import FILES, INVOICE, KEYS, MANIFEST, RECEIPTS, Manifest
+from engine.proof import signed
 from engine.proof.ring import DeploymentRing
 from engine.proof.signed import ProofInvalid
 
@@ -100,8 +101,11 @@ class Bundle:
         Raises:
             BundleInvalid: not signed by a key of the ring, with the key that it had then, or no manifest.
         """
+        text = self.content(MANIFEST)
+        if not signed.is_canonical(text):
+            raise BundleInvalid("not canonical JSON", MANIFEST)
         try:
-            payload, key = ring.verify(self.content(MANIFEST).decode())
+            payload, key = ring.verify(text.decode())
             manifest = Manifest.of(payload)
             key.check(manifest.written_at_s)
         except (ProofInvalid, ValueError) as error:

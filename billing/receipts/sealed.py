@@ -62,7 +62,7 @@ class SealedReceipt:
         """Read what `to_line` wrote; nothing is verified.
 
         Raises:
-            ReceiptInvalid: anything else.
+            ReceiptInvalid: anything else, to the byte.
         """
         try:
             read = _DECODER.decode(line)
@@ -72,7 +72,10 @@ class SealedReceipt:
             raise ReceiptInvalid(str(error)) from error
         if len(nonce) != NONCE_BYTES or any(len(each) != merkle.HASH_BYTES for each in path):
             raise ReceiptInvalid("a nonce and the hashes of a path have 32 bytes")
-        return cls(read.leaf_index, nonce, read.tree_size, path, bytes(read.receipt))
+        sealed = cls(read.leaf_index, nonce, read.tree_size, path, bytes(read.receipt))
+        if sealed.to_line() != line:
+            raise ReceiptInvalid("a line written otherwise than one is")
+        return sealed
 
 
 def leaf_of(nonce: bytes, receipt: bytes) -> bytes:

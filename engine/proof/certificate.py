@@ -9,6 +9,7 @@ from typing import Any, Final, Self
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from engine.proof import signed
+from engine.proof.ring import DeploymentRing
 from engine.proof.signed import PayloadInvalid
 
 KIND: Final = "kvitto.worker-certificate.v1"
@@ -81,6 +82,14 @@ class WorkerCertificate:
             PayloadInvalid: signed, but no worker certificate.
         """
         return cls._of(signed.verify(text, {signed.key_id_of(deployment): deployment}))
+
+    @classmethod
+    def verify_by_ring(cls, text: str, ring: DeploymentRing) -> Self:
+        """Likewise, with the key that the deployment had when it was issued."""
+        payload, key = ring.verify(text)
+        certificate = cls._of(payload)
+        key.check(certificate.issued_at_s)
+        return certificate
 
     @classmethod
     def _of(cls, payload: dict[str, Any]) -> Self:

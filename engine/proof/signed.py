@@ -56,6 +56,14 @@ def canonical(value: Any) -> bytes:
         raise PayloadInvalid(str(error)) from error
 
 
+def is_canonical(text: bytes) -> bool:
+    """Whether a text is canonical JSON: then no byte of it can be changed that changes nothing."""
+    try:
+        return canonical(msgspec.json.decode(text)) == text
+    except (msgspec.MsgspecError, ValueError, RecursionError, PayloadInvalid):
+        return False
+
+
 def _plain(value: Any) -> bool:
     """Whether it has ASCII names alone, and no numbers but integers: only others are written specially."""
     kind = type(value)

@@ -1,0 +1,1 @@
+"""Verification by outsiders: no database, no Valkey, no model server, no network."""
