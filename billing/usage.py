@@ -1,6 +1,6 @@
 """Token counts of one request, split once into buckets that never overlap."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal, Self
 
 from billing.errors import UsageInvalid
@@ -25,9 +25,8 @@ class TokenUsage:
     output: int  # includes reasoning
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            if getattr(self, field.name) < 0:
-                raise UsageInvalid(f"{field.name} is {getattr(self, field.name)}")
+        if min(self.cache_hit, self.cache_owed, self.cache_write, self.cache_miss, self.output) < 0:
+            raise UsageInvalid(f"a count below zero: {self}")
         cached = self.cache_hit + self.cache_owed
         if cached and cached > self.prompt - 1:
             raise UsageInvalid(f"{cached} tokens from cache in a prompt of {self.prompt}")

@@ -77,7 +77,7 @@ class Part:
     bytes_read: int = 0
     first_leaf: int | None = None
     last_leaf: int = -1
-    ids: array[int] = field(default_factory=lambda: array("Q"))
+    ids: "array[int]" = field(default_factory=lambda: array("Q"))
     tenants: dict[str, int] = field(default_factory=dict)
     grades: Counter[str] = field(default_factory=Counter)
     femto: Counter[str] = field(default_factory=Counter)
@@ -254,7 +254,7 @@ def _of_one_tenant(whole: Part) -> Iterator[Finding]:
         yield Finding(Place(RECEIPTS, number), "tenant", reason)
 
 
-def _sealed_twice(ids: array[int]) -> Iterator[Finding]:
+def _sealed_twice(ids: "array[int]") -> Iterator[Finding]:
     ordered = sorted(ids)
     twice = {one for one, two in zip(ordered, islice(ordered, 1, None), strict=False) if one == two != 0}
     first: dict[int, int] = {}

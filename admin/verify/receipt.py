@@ -13,8 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import msgspec
-
 from admin.verify.trust import Trust
 from billing.errors import PriceMissing, ProofBroken, ReceiptInvalid, TierMissing, UsageInvalid
 from billing.pricing.rating import Charge, rate
@@ -86,15 +84,10 @@ def _step(checked: CheckedReceipt, step: str, fault_of: Callable[[], str | None]
 
 
 def _read(raw: bytes) -> tuple[ReceiptDocument, dict[str, Any]]:
-    document = ReceiptDocument.read(raw)
     try:
-        tree: dict[str, Any] = msgspec.json.decode(raw)
-        written = signed.canonical(tree)
-    except (msgspec.MsgspecError, ValueError, RecursionError, ProofInvalid) as error:
+        return ReceiptDocument.read(raw), signed.canonical_value(raw)
+    except ProofInvalid as error:
         raise ReceiptInvalid(str(error)) from error
-    if written != raw:
-        raise ReceiptInvalid("not canonical JSON")
-    return document, tree
 
 
 def _included(sealed: SealedReceipt, document: ReceiptDocument, trust: Trust) -> str | None:
@@ -139,8 +132,7 @@ def _of_request(attestations: tuple[Attestation, ...], document: ReceiptDocument
     if instant_of(request_id) != admitted_at.replace(microsecond=admitted_at.microsecond // 1000 * 1000):
         return f"admitted at {admitted_at.isoformat()}, by its id at {instant_of(request_id).isoformat()}"
     named = str(request_id)
-    memo_read: dict[str, Memo | None] = {}
-    calls = set()
+    calls, agreed = set(), None
     for each in attestations:
         if each.request_id != named:
             return f"attempt {each.attempt} is attested of {each.request_id}"
@@ -148,9 +140,9 @@ def _of_request(attestations: tuple[Attestation, ...], document: ReceiptDocument
         if call in calls:
             return f"attempt {each.attempt} is attested twice"
         calls.add(call)
-        memo = memo_read[each.memo] = memo_read.get(each.memo) or Memo.read(each.memo)
-        if (fault := _memo_fault(memo, document, trust)) is not None:
+        if each.memo != agreed and (fault := _memo_fault(Memo.read(each.memo), document, trust)) is not None:
             return f"attempt {each.attempt}: {fault}"
+        agreed = each.memo
     return None
 
 
@@ -168,7 +160,7 @@ def _memo_fault(memo: Memo | None, document: ReceiptDocument, trust: Trust) -> s
         row = trust.book(memo.tenant_id).row(memo.model, document.currency, document.admitted_at)
     except PriceMissing as error:
         return str(error)
-    if row.id != memo.price_row_id:
+    if row is not trust.rows.get(memo.price_row_id):
         return f"admitted by the price row {memo.price_row_id}, in force was {row.id}"
     return None
 

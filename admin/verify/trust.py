@@ -192,10 +192,12 @@ class Trust:
     def _signed(self, lines: Iterable[Line], step: str) -> Iterator[Line]:
         """Those that are canonical: else bytes could be changed that change nothing."""
         for line in lines:
-            if signed.is_canonical(line.text):
-                yield line
-            else:
-                self._find(line, step, "not canonical JSON")
+            try:
+                signed.canonical_value(line.text)
+            except ProofInvalid as error:
+                self._find(line, step, str(error))
+                continue
+            yield line
 
     def _find(self, line: Line, step: str, reason: str) -> None:
         self.findings.append(Finding(Place(line.file, line.number), step, reason))

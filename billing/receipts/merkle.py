@@ -105,13 +105,20 @@ def check_inclusion(leaf: bytes, index: int, size: int, path: Sequence[bytes], r
     """
     if not 0 <= index < size:
         raise ProofBroken(f"leaf {index} is outside a tree of {size}")
-    ranges = inclusion_ranges(index, size)
-    if len(path) != len(ranges):
-        raise ProofBroken(f"the path has {len(path)} hashes, leaf {index} of {size} takes {len(ranges)}")
-    newest = leaf
-    for (start, _), sibling in zip(ranges, path, strict=True):
-        newest = node_hash(newest, sibling) if start > index else node_hash(sibling, newest)
-    if newest != root:
+    place, last, newest = index, size - 1, leaf
+    for sibling in path:
+        if not last:
+            raise ProofBroken(f"the path has {len(path)} hashes, more than leaf {index} of {size} takes")
+        if place & 1:
+            newest = sha256(b"\x01" + sibling + newest).digest()
+        elif place < last:
+            newest = sha256(b"\x01" + newest + sibling).digest()
+        else:  # without a sibling it is the next level's node, until there is one before it
+            newest = sha256(b"\x01" + sibling + newest).digest()
+            alone = (place & -place).bit_length() - 1
+            place, last = place >> alone, last >> alone
+        place, last = place >> 1, last >> 1
+    if last or newest != root:
         raise ProofBroken(f"the path of leaf {index} does not lead to the root of the tree of {size}")
 
 

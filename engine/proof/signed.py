@@ -11,6 +11,7 @@ ProofInvalid
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -29,6 +30,19 @@ from engine.proof import ed25519
 
 _INTEGER_MAX: Final = 2**53 - 1
 _SIGNED_END: Final = b',"signature":"'
+# Names may not be in the order of their bytes, or a double may not hold a number; some text only looks so.
+_ODD: Final = tuple(map(re.compile, (b"[\xf0-\xf4]", b'":-?[0-9]{16}', b",-?[0-9]{16}", rb"\[-?[0-9]{16}")))
+
+
+class _Fraction(Exception):
+    """A number is no integer."""
+
+    @classmethod
+    def found(cls, _: str) -> Any:
+        raise cls
+
+
+_WHOLE: Final = msgspec.json.Decoder(float_hook=_Fraction.found)
 
 
 class ProofInvalid(Exception):
@@ -56,12 +70,35 @@ def canonical(value: Any) -> bytes:
         raise PayloadInvalid(str(error)) from error
 
 
-def is_canonical(text: bytes) -> bool:
-    """Whether a text is canonical JSON: then no byte of it can be changed that changes nothing."""
+def canonical_value(text: bytes) -> Any:
+    """What canonical JSON says: no byte of it can be changed that changes nothing.
+
+    Raises:
+        PayloadInvalid: the text is no JSON, or not canonical.
+    """
     try:
-        return canonical(msgspec.json.decode(text)) == text
-    except (msgspec.MsgspecError, ValueError, RecursionError, PayloadInvalid):
-        return False
+        value, written = _simply(text) or _canonically(text)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise PayloadInvalid(str(error)) from error
+    if written != text:
+        raise PayloadInvalid("not canonical JSON")
+    return value
+
+
+def _canonically(text: bytes) -> tuple[Any, bytes]:
+    value = msgspec.json.decode(text)
+    return value, canonical(value)
+
+
+def _simply(text: bytes) -> tuple[Any, bytes] | None:
+    """Likewise, where the text alone shows that msgspec writes its value as RFC 8785 does; else None."""
+    if text[:1] not in (b"{", b"[") or any(odd.search(text) for odd in _ODD):
+        return None
+    try:
+        value = _WHOLE.decode(text)
+    except _Fraction:
+        return None
+    return value, msgspec.json.encode(value, order="sorted")
 
 
 def _plain(value: Any) -> bool:
@@ -143,16 +180,15 @@ def verify_canonical(
 
 
 def _verified(document: Any, signed: bytes, public_keys: Mapping[str, Ed25519PublicKey]) -> dict[str, Any]:
-    match document:
-        case {"key_id": key_id, "payload": dict(payload), "signature": str(text), **others} if not others:
-            key = public_keys.get(key_id) if isinstance(key_id, str) else None
-        case _:
-            raise SignatureInvalid("not a signed document")
-    if key is None:
+    if not isinstance(document, dict) or document.keys() != {"key_id", "payload", "signature"}:
+        raise SignatureInvalid("not a signed document")
+    key_id, payload, text = document["key_id"], document["payload"], document["signature"]
+    key = public_keys.get(key_id) if isinstance(key_id, str) else None
+    if key is None or not isinstance(payload, dict):
         raise SignatureInvalid(f"no trusted key {key_id!r}")
     try:
         signature = base64.b64decode(text, validate=True)
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise SignatureInvalid("not a signed document") from error
     if base64.b64encode(signature).decode() != text:
         raise SignatureInvalid("not a signed document")  # its last letter has bits to spare

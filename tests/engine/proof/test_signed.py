@@ -4,7 +4,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 import pytest
 import rfc8785
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -78,15 +77,35 @@ def test_canonical_json_sorts_keys_and_refuses_integers_that_doubles_cannot_hold
         signed.canonical({"at_ns": 2**60})
 
 
+def is_canonical(text: bytes) -> bool:
+    try:
+        signed.canonical_value(text)
+    except PayloadInvalid:
+        return False
+    return True
+
+
+@given(nested(LEAVES | NUMBERS | st.integers(-(2**60), 2**60)), st.booleans())
+@example({"\ufffe": 1, "\U0001f600": 2}, True)
+@example([9007199254740993, {"a": [1.5, -9007199254740993]}], True)
+def test_canonical_json_is_known_when_it_is_seen(value: object, compact: bool) -> None:
+    separators = (",", ":") if compact else None
+    text = json.dumps(value, ensure_ascii=False, sort_keys=compact, separators=separators).encode()
+    try:
+        defined = rfc8785.dumps(json.loads(text)) == text
+    except rfc8785.CanonicalizationError:
+        defined = False
+    assert is_canonical(text) == defined
+
+
 def as_it_stands(text: str, keys: Mapping[str, Any] = RING) -> dict[str, Any]:
     """The quick way where it may be taken, as who reads many documents does."""
     try:
         raw = text.encode()
-        document = msgspec.json.decode(raw)
-        quick = signed.canonical(document) == raw
-    except (ValueError, RecursionError, PayloadInvalid):
-        quick = False
-    return signed.verify_canonical(raw, document, keys) if quick else signed.verify(text, keys)
+        document = signed.canonical_value(raw)
+    except (ValueError, PayloadInvalid):
+        return signed.verify(text, keys)
+    return signed.verify_canonical(raw, document, keys)
 
 
 def verdict(read: Any, text: str) -> object:
