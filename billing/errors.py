@@ -31,6 +31,9 @@ BillingError
 ├── AliasMissing        no alias has this pattern
 ├── ReceiptInvalid      a text is no receipt, or no line of a receipts file
 ├── BundleInvalid       a bundle of receipts cannot be read: truncated, foreign, or not laid out as one
+├── ReceiptMissing      the log has no receipt of this request, or it is erased
+├── ReceiptPending      the request is settled, and not in the log yet
+├── HeadMissing         the log has no head of this size
 ├── ProofBroken         hashes do not prove what they are said to prove
 ├── BalanceExhausted    the tenant cannot cover the hold
 ├── TermsInvalid        terms of invoices, a coupon or a profile that mean nothing
@@ -46,6 +49,7 @@ BillingError
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import ClassVar
 
 
 class BillingError(Exception):
@@ -53,13 +57,31 @@ class BillingError(Exception):
 
 
 @dataclass(eq=False)
-class UsageInvalid(BillingError):
-    """The engine reported impossible token counts."""
+class Faulty(BillingError):
+    """Those that say ``what`` is wrong, and why; never raised itself."""
 
+    what: ClassVar[str]
     reason: str
 
     def __str__(self) -> str:
-        return f"impossible token counts: {self.reason}"
+        return f"{self.what}: {self.reason}"
+
+
+@dataclass(eq=False)
+class Placed(BillingError):
+    """Those that say at which ``field``, or part, something is wrong, and why; never raised itself."""
+
+    field: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.reason}"
+
+
+class UsageInvalid(Faulty):
+    """The engine reported impossible token counts."""
+
+    what = "impossible token counts"
 
 
 @dataclass(eq=False)
@@ -199,15 +221,8 @@ class TenantExists(BillingError):
         return f"tenant {self.name!r} exists already"
 
 
-@dataclass(eq=False)
-class TenancyInvalid(BillingError):
+class TenancyInvalid(Placed):
     """A tenant, project, key or user that means nothing; ``field`` says which part of it."""
-
-    field: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.field}: {self.reason}"
 
 
 @dataclass(eq=False)
@@ -260,24 +275,16 @@ class UserExists(BillingError):
         return f"user {self.email!r} exists already"
 
 
-@dataclass(eq=False)
-class LimitInvalid(BillingError):
+class LimitInvalid(Faulty):
     """A limit or budget that means nothing."""
 
-    reason: str
-
-    def __str__(self) -> str:
-        return f"no limit: {self.reason}"
+    what = "no limit"
 
 
-@dataclass(eq=False)
-class IntervalInvalid(BillingError):
+class IntervalInvalid(Faulty):
     """A stretch of time or a zone that means nothing."""
 
-    reason: str
-
-    def __str__(self) -> str:
-        return f"no stretch of time: {self.reason}"
+    what = "no stretch of time"
 
 
 @dataclass(eq=False)
@@ -355,14 +362,10 @@ class AliasMissing(BillingError):
         return f"no alias {self.pattern!r}"
 
 
-@dataclass(eq=False)
-class ReceiptInvalid(BillingError):
+class ReceiptInvalid(Faulty):
     """A text is no receipt, or no line of a file of receipts."""
 
-    reason: str
-
-    def __str__(self) -> str:
-        return f"no receipt: {self.reason}"
+    what = "no receipt"
 
 
 @dataclass(eq=False)
@@ -379,13 +382,39 @@ class BundleInvalid(BillingError):
 
 
 @dataclass(eq=False)
-class ProofBroken(BillingError):
-    """Hashes do not prove what they are said to prove."""
+class ReceiptMissing(BillingError):
+    """The log has no receipt of this request for who asks, or no more: it is erased."""
 
-    reason: str
+    request_id: str
 
     def __str__(self) -> str:
-        return f"proof broken: {self.reason}"
+        return f"no receipt of {self.request_id!r}"
+
+
+@dataclass(eq=False)
+class ReceiptPending(BillingError):
+    """The request is settled, and its receipt will be in the log with the next batch, or the one after it."""
+
+    request_id: str
+
+    def __str__(self) -> str:
+        return f"the receipt of {self.request_id!r} is not in the log yet: receipts join it every hour"
+
+
+@dataclass(eq=False)
+class HeadMissing(BillingError):
+    """The log has no signed head of this size."""
+
+    size: int
+
+    def __str__(self) -> str:
+        return f"the log has no head of size {self.size}"
+
+
+class ProofBroken(Faulty):
+    """Hashes do not prove what they are said to prove."""
+
+    what = "proof broken"
 
 
 @dataclass(eq=False)
@@ -398,46 +427,26 @@ class BalanceExhausted(BillingError):
         return f"tenant {self.tenant_id} has no balance for this request"
 
 
-@dataclass(eq=False)
-class TermsInvalid(BillingError):
+class TermsInvalid(Placed):
     """Terms of invoices, a coupon or a billing profile that mean nothing; ``field`` says which part."""
 
-    field: str
-    reason: str
 
-    def __str__(self) -> str:
-        return f"{self.field}: {self.reason}"
-
-
-@dataclass(eq=False)
-class UsageUnexplained(BillingError):
+class UsageUnexplained(Faulty):
     """Settled usage that the published prices do not give: a row that vanished, or a charge that differs."""
 
-    reason: str
-
-    def __str__(self) -> str:
-        return f"usage that the price book does not explain: {self.reason}"
+    what = "usage that the price book does not explain"
 
 
-@dataclass(eq=False)
-class PeriodOpen(BillingError):
+class PeriodOpen(Faulty):
     """The period cannot be closed yet."""
 
-    until: datetime
-    reason: str
-
-    def __str__(self) -> str:
-        return f"the period until {self.until.isoformat()} cannot be closed: {self.reason}"
+    what = "the period cannot be closed"
 
 
-@dataclass(eq=False)
-class InvoiceInvalid(BillingError):
+class InvoiceInvalid(Faulty):
     """A text is no invoice document."""
 
-    reason: str
-
-    def __str__(self) -> str:
-        return f"no invoice: {self.reason}"
+    what = "no invoice"
 
 
 @dataclass(eq=False)
@@ -450,18 +459,11 @@ class InvoiceMissing(BillingError):
         return f"no invoice {self.number!r}"
 
 
-@dataclass(eq=False)
-class InvoiceConflict(BillingError):
+class InvoiceConflict(Placed):
     """A document is in another state, or leaves less open than was asked for; terms contradict one.
 
-    ``of`` is its number, or what was to be agreed.
+    ``field`` is its number, or what was to be agreed.
     """
-
-    of: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.of}: {self.reason}"
 
 
 @dataclass(eq=False)
@@ -476,14 +478,10 @@ class RolesMissing(BillingError):
         )
 
 
-@dataclass(eq=False)
-class StoreUnavailable(BillingError):
+class StoreUnavailable(Faulty):
     """Postgres cannot be reached, or could not serve in time. Whether a commit arrived is not known."""
 
-    reason: str
-
-    def __str__(self) -> str:
-        return f"database not available: {self.reason}"
+    what = "database not available"
 
 
 @dataclass(eq=False)

@@ -6,7 +6,7 @@ gets which.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import msgspec
@@ -18,6 +18,7 @@ from gateway import refusal
 from recipe import errors as recipe
 
 RETRY_AFTER_S: Final = 5
+RECEIPT_RETRY_AFTER_S: Final = 3_600  # receipts are sealed every hour
 ANTHROPIC_TYPES: Final[Mapping[int, str]] = {
     401: "authentication_error",
     402: "billing_error",
@@ -169,6 +170,11 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     billing.UserMissing: lambda e: _invalid(404, str(e), None, "not_found"),
     billing.LimitMissing: lambda e: _invalid(404, str(e), None, "not_found"),
     billing.InvoiceMissing: lambda e: _invalid(404, str(e), None, "not_found"),
+    billing.ReceiptMissing: lambda e: _invalid(404, str(e), None, "not_found"),
+    billing.HeadMissing: lambda e: _invalid(404, str(e), None, "not_found"),
+    billing.ReceiptPending: lambda e: replace(
+        _invalid(404, str(e), None, "receipt_pending"), retry_after_s=RECEIPT_RETRY_AFTER_S
+    ),
     billing.ProjectExists: lambda e: _invalid(409, str(e), "name", "already_exists"),
     billing.UserExists: lambda e: _invalid(409, str(e), "email", "already_exists"),
     billing.TenancyInvalid: lambda e: _invalid(422, str(e), e.field, "invalid_parameter"),

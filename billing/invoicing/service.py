@@ -242,13 +242,11 @@ async def _check_closable(connection: Connection, tenant: Tenant, sealed: Sealed
     until, place = next_period(tenant, closed).until, sealed.place
     edge = until + MARGIN
     if closed is not None and (place.closes_at < closed.closes_at or place.cut < closed.cut):
-        raise PeriodOpen(until, "the head is older than the one that closed the period before")
+        raise PeriodOpen("the head is older than the one that closed the period before")
     if sealed.horizon < edge:
-        raise PeriodOpen(
-            until, f"it ends too late, or requests of it may be running ({MARGIN} are left for them)"
-        )
+        raise PeriodOpen(f"it ends too late, or requests of it may be running ({MARGIN} are left for them)")
     if place.cut < edge and await books.select_recorded(connection, place.cut, edge):
-        raise PeriodOpen(until, "receipts of it are not sealed yet")
+        raise PeriodOpen("receipts of it are not sealed yet")
 
 
 async def _credit(connection: Connection, tenant_id: str, granted: Femto, topped_up: Femto) -> Credit:

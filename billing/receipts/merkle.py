@@ -5,6 +5,7 @@ A tree is stored as its *perfect nodes*: the one at ``(level, position)`` is ove
 leaves; each range is covered by few perfect nodes.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Final
@@ -79,6 +80,22 @@ def inclusion_ranges(index: int, size: int) -> list[Range]:
             ranges.append((start, middle))
             start = middle
     return ranges[::-1]
+
+
+def inclusion_ranges_of(indexes: Sequence[int], size: int) -> Iterator[tuple[Range, ...]]:
+    """The same for many leaves, given in their order and once each: the nodes they share are walked once."""
+    stack: list[tuple[int, int, int, int, tuple[Range, ...]]] = [(0, size, 0, len(indexes), ())]
+    while stack:
+        start, end, first, last, ranges = stack.pop()
+        if end - start == 1:
+            yield ranges
+            continue
+        middle = start + _left_leaves(end - start)
+        split = bisect_left(indexes, middle, first, last)
+        if split < last:
+            stack.append((middle, end, split, last, ((start, middle), *ranges)))
+        if first < split:
+            stack.append((start, middle, first, split, ((middle, end), *ranges)))
 
 
 def consistency_ranges(first: int, second: int) -> list[Range]:

@@ -1,12 +1,16 @@
 """A receipt as far as it is known: the attempts that were billed, what workers attest, and how both agree."""
 
+import logging
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Final, Literal, Protocol, Self
 from uuid import UUID
 
+import msgspec
+
 from billing.usage import TokenUsage
-from engine.proof.attestation import Attestation, PrefillAttestation
+from engine.proof.attestation import DECODE_KIND, Attestation, DecodeAttestation, PrefillAttestation
 from engine.proof.coverage import Attempt, CoverageBroken, Grade, grade
+from engine.proof.signed import PayloadInvalid
 
 Kind = Literal["prefill", "decode"]
 
@@ -29,6 +33,35 @@ class Journaled(Attested, Protocol):
     @property
     def certificate(self) -> str:
         """JSON text, as the deployment signed it."""
+
+
+class _Signed(msgspec.Struct):
+    key_id: str
+    payload: dict[str, Any]
+
+
+_SIGNED: Final = msgspec.json.Decoder(_Signed)
+_log: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A document that was verified when it was kept, and the key that signed it."""
+
+    document: str
+    key_id: str
+    attestation: Attestation
+
+    @classmethod
+    def read(cls, document: str) -> Self | None:
+        """None for a kind of another version."""
+        signed = _SIGNED.decode(document)
+        kind = DecodeAttestation if signed.payload.get("kind") == DECODE_KIND else PrefillAttestation
+        try:
+            return cls(document, signed.key_id, kind.from_payload(signed.payload))
+        except PayloadInvalid as invalid:
+            _log.warning("attestation of another version", extra={"why": str(invalid)})
+            return None
 
 
 @dataclass(frozen=True, slots=True)

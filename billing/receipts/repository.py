@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from billing.db.bulk import Bulk, Rows
 from billing.db.tables import attestation, usage_event, usage_quarantine, worker_certificate
+from billing.db.transaction import driver_of
 from billing.receipts.receipt import Attested, Journaled, kind_of
 from billing.usage import TokenUsage
 from engine.proof import signed
@@ -25,6 +26,10 @@ ATTESTATIONS: Final = Rows(attestation, (*_CALL, "tenant_id", "worker", "documen
 KEEP: Final = ATTESTATIONS.insert().on_conflict_do_nothing(index_elements=_CALL)
 _KEEP: Final = Bulk(KEEP, ATTESTATIONS)
 _call: Final = itemgetter(slice(len(_CALL)))
+_DOCUMENTS: Final = """
+    SELECT request_id, document FROM attestation WHERE request_id = ANY($1::uuid[])
+    ORDER BY request_id, attempt, kind
+"""
 _BUCKETS: Final = ("cache_hit", "cache_owed", "cache_write", "cache_miss", "output")
 
 
@@ -73,11 +78,9 @@ async def select_documents(
     connection: AsyncConnection, request_ids: Collection[UUID]
 ) -> dict[UUID, list[str]]:
     """Signed documents, in the order of their calls."""
-    c = attestation.c
-    statement = select(c.request_id, c.document).where(c.request_id.in_(request_ids))
     found: defaultdict[UUID, list[str]] = defaultdict(list)
-    for request_id, document in await connection.execute(statement.order_by(c.request_id, c.attempt, c.kind)):
-        found[request_id].append(document)
+    for row in await driver_of(connection).fetch(_DOCUMENTS, list(request_ids)):
+        found[row["request_id"]].append(row["document"])
     return found
 
 

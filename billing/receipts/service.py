@@ -1,6 +1,5 @@
 """Receipts: what workers attest is kept beside what was billed, in any order, and the two are compared."""
 
-import json
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import datetime
@@ -12,10 +11,8 @@ from billing.db.transaction import Connection, Database
 from billing.errors import StoreRefused
 from billing.receipts import repository
 from billing.receipts.memo import Memo
-from billing.receipts.receipt import Journaled, Receipt
+from billing.receipts.receipt import Journaled, Kept, Receipt
 from billing.request_id import RANDOM_BYTES, mint
-from engine.proof.attestation import DECODE_KIND, Attestation, DecodeAttestation, PrefillAttestation
-from engine.proof.signed import PayloadInvalid
 
 BATCH: Final = 1_000  # requests of one reading; Postgres takes 32,767 parameters
 
@@ -64,7 +61,11 @@ class Receipts:
             request_id: Receipt.of(
                 request_id,
                 *billed.get(request_id, _NOT_BILLED),
-                tuple(read for text in documents.get(request_id, ()) if (read := _read(text)) is not None),
+                tuple(
+                    kept.attestation
+                    for text in documents.get(request_id, ())
+                    if (kept := Kept.read(text)) is not None
+                ),
             )
             for request_id in request_ids
         }
@@ -116,14 +117,3 @@ def _request_id(document: Journaled) -> UUID | None:
 def _tenant_id(document: Journaled) -> str | None:
     memo = Memo.read(document.attestation.memo)
     return None if memo is None else memo.tenant_id
-
-
-def _read(document: str) -> Attestation | None:
-    """Read what was verified when it was kept; None for a kind of another version."""
-    payload = json.loads(document)["payload"]
-    kind = DecodeAttestation if payload.get("kind") == DECODE_KIND else PrefillAttestation
-    try:
-        return kind.from_payload(payload)
-    except PayloadInvalid as invalid:
-        _log.warning("attestation of another version", extra={"why": str(invalid)})
-        return None

@@ -95,7 +95,8 @@ class KeyGrant:
 
     ``limits`` and ``budgets`` are those of the key, its project and its tenant together. ``lapses_in`` counts
     from the reading of this grant, by the database's clock, to the end of the key or of this secret of it;
-    zero or less: it has lapsed; None: it will not.
+    zero or less: it has lapsed; None: it will not. ``nonce_secret`` hides its tenant's prompts
+    (`engine.proof.attestation.prompt_nonce`).
     """
 
     key_id: str
@@ -109,6 +110,7 @@ class KeyGrant:
     terms: KeyTerms = KeyTerms()
     lapses_in: timedelta | None = None
     tz: str = "UTC"
+    nonce_secret: bytes = field(default=b"", repr=False)
 
 
 def network_of(text: str) -> Network:

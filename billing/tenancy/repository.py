@@ -1,5 +1,6 @@
 """Statements on tenants and API keys."""
 
+import secrets
 from datetime import datetime
 from typing import Any, Final
 
@@ -22,7 +23,7 @@ _KEYS: Final = select(api_key, key_secret.c.prefix).join(
 _GRANT: Final = (
     select(
         api_key,
-        *(tenant.c[name] for name in ("currency", "tz")),
+        *(tenant.c[name] for name in ("currency", "tz", "nonce_secret")),
         (func.least(api_key.c.expires_at, key_secret.c.ends_at) - func.clock_timestamp()).label("lapses_in"),
         limits_of_key().label("limits"),
         budgets_of_key().label("budgets"),
@@ -137,6 +138,8 @@ async def select_grant(connection: AsyncConnection, digest: bytes) -> KeyGrant |
         limits=limits_in(row["limits"]),
         budgets=budgets_in(row["budgets"], row["tz"]),
         terms=_terms_in(row),
+        # Of an erased tenant nobody may ever guess a prompt either.
+        nonce_secret=row["nonce_secret"] or secrets.token_bytes(32),
         **{
             name: row[name]
             for name in (

@@ -5,10 +5,12 @@ computed, the decode when it has ended. One attempt has at most one attestation 
 """
 
 import hashlib
+import hmac
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Final, Literal, Self
+from uuid import UUID
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -35,6 +37,11 @@ def commitment(nonce: bytes, token_ids: Sequence[int]) -> str:
     except struct.error as error:
         raise PayloadInvalid("a token id is outside uint32") from error
     return hashlib.sha256(nonce + packed).hexdigest()
+
+
+def prompt_nonce(secret: bytes, request_id: UUID) -> bytes:
+    """The nonce of a request's commitments: it can be told again to who has the tenant's secret."""
+    return hmac.digest(secret, request_id.bytes, "sha256")
 
 
 class _Attestation:

@@ -7,7 +7,7 @@ later. The ring travels as JSON ``{"kind", "anchor", "rotations"}``: the first k
 import base64
 import binascii
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -130,6 +130,27 @@ class DeploymentRing:
             raise PayloadInvalid(f"{following.id} was in use before")
         keys = (*self.keys[:-1], RingKey(before.public, before.since_s, at_s), following)
         return type(self)(keys, (*self.rotations, rotation))
+
+
+@dataclass(frozen=True, slots=True)
+class RingSigner:
+    """Who signs for a deployment: the private key of its ring's present one.
+
+    Raises:
+        PayloadInvalid: it is the private key of another.
+    """
+
+    ring: DeploymentRing
+    private: Ed25519PrivateKey = field(repr=False)
+
+    def __post_init__(self) -> None:
+        own = signed.key_id_of(self.private.public_key())
+        if own != self.ring.present.id:
+            raise PayloadInvalid(f"{own} is not the key that signs now, {self.ring.present.id}")
+
+    def dated(self, now_s: int) -> int:
+        """The Unix second to date a document by: never before the key was in use, whatever a clock says."""
+        return max(now_s, self.ring.present.since_s)
 
 
 def _text(key: Ed25519PublicKey) -> str:

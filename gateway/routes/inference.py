@@ -1,7 +1,6 @@
 """One way from body to answer, for every surface."""
 
 import asyncio
-import secrets
 from functools import partial
 from typing import Final
 
@@ -11,6 +10,7 @@ from litestar.response.base import ASGIResponse
 from billing.receipts.memo import Memo
 from billing.tenancy.api_key import KeyGrant, TrafficClass
 from engine.api import Constraint, GenerateRequest, Sampling
+from engine.proof.attestation import prompt_nonce
 from gateway.admission.hold import Hold
 from gateway.desk import AnyRequest, Desk, caller, desk_of
 from gateway.drawn import Teller
@@ -25,7 +25,6 @@ from gateway.surface import Asked, R, Surface
 from recipe.conversation import has_tools
 from recipe.errors import ParameterInvalid, ParameterUnsupported, PromptTooLong
 
-NONCE_BYTES: Final = 32
 # Reading and encoding a body of this size takes long enough to be kept off the event loop.
 THREAD_BODY_BYTES: Final = 16 * 1024
 # A body may hold any number of names; clients read headers of a few kilobytes.
@@ -187,7 +186,7 @@ def _generate_request(desk: Desk, terms: Terms, asked: Asked[R], hold: Hold) -> 
             constraint=None if constraint is None else Constraint(constraint.kind, constraint.text),
         ),
         retention_class=terms.traffic_class,
-        nonce=secrets.token_bytes(NONCE_BYTES),
+        nonce=prompt_nonce(terms.grant.nonce_secret, hold.request_id),
         memo=_memo(desk, terms, hold),
     )
 

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -16,6 +16,7 @@ from billing.pricing.book import PriceBook
 from billing.pricing.rating import rate
 from billing.pricing.service import Prices
 from billing.pricing.toml import shipped
+from billing.receipts.log.sequencer import Pace
 from billing.receipts.memo import Memo
 from billing.reports.service import Reports
 from billing.reports.usage_row import UsageFilter
@@ -24,13 +25,16 @@ from billing.settlement.batch import Settlement
 from billing.settlement.event import UsageEvent
 from billing.tenancy.service import Tenancy
 from billing.usage import TokenUsage
+from engine.proof.certificate import DeploymentKey
 from engine.proof.coverage import Attempt
+from engine.proof.ring import DeploymentRing, RingSigner
 from tests.attested import Signed, prefill
 
 NOON = datetime(2026, 11, 2, 12, 0, tzinfo=UTC)
 MODEL = "smollm2-135m-instruct"
 CHARGE = 1024 * 14_000_000 + 176 * 140_000_000 + 300 * 280_000_000
 TEN = femto_of("10")
+AT_ONCE = Pace(late=timedelta(0), certificate_late=timedelta(0))
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,12 @@ async def settlement(house: House) -> AsyncIterator[Settlement]:
     await settlement.start()
     yield settlement
     await settlement.close()
+
+
+def signer() -> RingSigner:
+    """Of a new deployment."""
+    key = DeploymentKey.generate()
+    return RingSigner(DeploymentRing.of(key.public), key.private)
 
 
 async def rows_of(house: House) -> list[Any]:

@@ -23,6 +23,7 @@ from billing.invoicing.party import Party
 from billing.invoicing.terms import Coupon, Terms
 from billing.invoicing.top_ups import PaidIn, top_up_document
 from billing.money import Femto
+from billing.receipts.log.service import ReceiptLog
 from billing.reports.export.files.service import ExportFiles
 from billing.reports.export.order import ExportOrder
 from billing.reports.rollup import Rollups
@@ -33,7 +34,7 @@ from billing.tenancy.limits import Limit
 from billing.tenancy.rules.rule import Owner
 from billing.tenancy.rules.service import Rules
 from billing.tenancy.users.service import Users
-from tests.billing.conftest import NOON
+from tests.billing.conftest import AT_ONCE, NOON, signer
 from tests.billing.invoicing.conftest import HandSigner
 
 # Tables that belong to no tenant, each with its reason.
@@ -45,6 +46,9 @@ GLOBAL = {
     "price_tier": "of a price row, and seen with it",
     "rollup_watermark": "one instant, for the usage of all",
     "worker_certificate": "of workers' keys, for everybody who verifies",
+    "tree_node": "hashes, which prove and tell nothing",
+    "tree_head": "what the deployment has signed, for everybody",
+    "log_state": "one row, for the receipts of all",
     **{
         f"queue.procrastinate_{table}": "work to do: ids, no contents, and read by no tenant"
         for table in ("jobs", "events", "workers", "periodic_defers")
@@ -55,6 +59,7 @@ APPENDED = {
     *("usage_event", "attestation", "usage_quarantine", "ledger_transaction", "ledger_entry"),
     # Of an invoice, how it is settled may be written again: those columns alone are granted.
     *("invoice", "invoice_line", "invoice_usage", "invoice_payment"),
+    "receipt_leaf",
 }
 # Projections of facts, which the settler may write again.
 PROJECTED = {"balance", "credit_lot", "usage_rollup", "number_series"}
@@ -118,6 +123,7 @@ async def two(house: Any) -> tuple[Any, Any]:
         await managed(one)
         await invoiced(one)
     await Rollups(house.database, lag=timedelta(0)).build()
+    await ReceiptLog(house.database, signer(), AT_ONCE).seal(NOON)
     return house, other
 
 
@@ -154,7 +160,7 @@ async def test_every_table_has_its_tenant_and_forced_row_security(ask: Ask) -> N
             assert table.secured, f"{name} has no row security"
             # A partition has no policy: its owner alone reads it, to move rows; others read its parent.
             assert table.part or table.forced, f"row security of {name} is not forced"
-            assert table.policies == (0 if table.part else 2), name
+            assert table.policies == (0 if table.part else 3 if name == "receipt_leaf" else 2), name
 
 
 async def test_what_is_granted_on_facts_is_to_append_them(ask: Ask) -> None:
@@ -242,6 +248,17 @@ async def test_nobody_changes_or_deletes_a_fact(ask: Ask, house: Any, table: str
     for statement in (f"UPDATE {table} SET tenant_id = tenant_id", f"DELETE FROM {table}"):  # noqa: S608  likewise
         for who in (SETTLER, OPERATOR, of_tenant(house.tenant_id)):
             assert "permission denied" in await ask.refused(who, statement)
+
+
+async def test_a_sealed_receipt_can_be_erased_and_not_replaced(ask: Ask, two: tuple[Any, Any]) -> None:
+    house, _ = two
+    of_house = "WHERE tenant_id = :tenant RETURNING 1"
+    replace = f"UPDATE receipt_leaf SET nonce = sha256(''), receipt = '{{}}' {of_house}"  # noqa: S608  literals
+    assert "row-level security" in await ask.refused(OPERATOR, replace, tenant=house.tenant_id)
+    erase = f"UPDATE receipt_leaf SET nonce = NULL, receipt = NULL {of_house}"  # noqa: S608  likewise
+    for who in (SETTLER, of_tenant(house.tenant_id)):
+        assert "permission denied" in await ask.refused(who, erase, tenant=house.tenant_id)
+    assert await ask(OPERATOR, erase, tenant=house.tenant_id) == [(1,)]
 
 
 async def test_a_tenant_logs_what_it_does_in_its_own_chain_alone(ask: Ask, two: tuple[Any, Any]) -> None:

@@ -19,6 +19,7 @@ from billing.db.tables import metadata
 from billing.db.transaction import Database
 from billing.ledger import repository as ledger
 from billing.receipts import repository as receipts
+from billing.receipts.log import repository as log
 from billing.reports.rollup import Rollups
 from billing.settlement import repository as settlement
 
@@ -231,7 +232,8 @@ def test_each_table_but_the_public_ones_has_its_tenant():
         if "tenant_id" not in table.c and table.name != "tenant"
     }
     of_prices = {"price_plan", "price_tier", "price_window"}
-    assert without == {"model_alias", "rollup_watermark", "worker_certificate", *of_prices}
+    of_the_log = {"worker_certificate", "tree_node", "tree_head", "log_state"}
+    assert without == {"model_alias", "rollup_watermark", *of_prices, *of_the_log}
 
 
 def test_money_has_no_fraction_and_constraints_have_names():
@@ -250,7 +252,7 @@ async def test_rows_travel_in_types_with_just_the_columns_that_statements_send(
     engine = create_async_engine(url)
     sent = {
         rows.type_name: [(name, kind.compile(engine.dialect).lower()) for name, kind in rows.sent.items()]
-        for repository in (ledger, receipts, settlement)
+        for repository in (ledger, log, receipts, settlement)
         for rows in vars(repository).values()
         if isinstance(rows, Rows)
     }

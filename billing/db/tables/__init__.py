@@ -13,6 +13,7 @@ from billing.db.tables.invoice import (
     number_series,
 )
 from billing.db.tables.ledger import balance, credit_lot, ledger_entry, ledger_transaction
+from billing.db.tables.log import log_state, receipt_leaf, tree_head, tree_node
 from billing.db.tables.pricing import price_plan, price_row, price_tier, price_window, tenant_plan
 from billing.db.tables.quarantine import usage_quarantine
 from billing.db.tables.receipts import attestation, worker_certificate
@@ -42,6 +43,7 @@ __all__ = [
     "key_secret",
     "ledger_entry",
     "ledger_transaction",
+    "log_state",
     "metadata",
     "model_alias",
     "number_series",
@@ -50,11 +52,14 @@ __all__ = [
     "price_tier",
     "price_window",
     "project",
+    "receipt_leaf",
     "rollup_watermark",
     "tenant",
     "tenant_plan",
     "tenant_user",
     "top_up_request",
+    "tree_head",
+    "tree_node",
     "usage_event",
     "usage_export",
     "usage_limit",

@@ -32,6 +32,12 @@ tenant: Final = Table(
     Column("billing_mode", Text, nullable=False, server_default=text("'prepaid'")),
     Column("credit_limit", FemtoNumeric, nullable=False, server_default=text("0"), comment="postpaid's"),
     Column("tz", Text, nullable=False, server_default=text("'UTC'"), comment="where its days begin"),
+    Column(
+        "nonce_secret",
+        LargeBinary,
+        server_default=text("sha256((uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())))"),
+        comment="hides its prompts in what workers attest; null: erased",
+    ),
     UniqueConstraint("id", "currency"),
     CheckConstraint("name <> ''", name="named"),
     CheckConstraint("currency ~ '^[A-Z]{3}$'", name="currency"),

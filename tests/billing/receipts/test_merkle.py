@@ -122,3 +122,11 @@ def test_an_empty_tree_begins_every_tree_and_a_larger_one_none() -> None:
     for first in ((0, root), (4, root)):
         with pytest.raises(ProofBroken):
             merkle.check_consistency(first, (3, root), [])
+
+
+@given(st.data())
+def test_many_leaves_are_proved_by_the_ranges_of_each(data: st.DataObject) -> None:
+    size = data.draw(st.integers(1, 70))
+    indexes = sorted(data.draw(st.sets(st.integers(0, size - 1), min_size=1)))
+    expected = [tuple(merkle.inclusion_ranges(index, size)) for index in indexes]
+    assert list(merkle.inclusion_ranges_of(indexes, size)) == expected
