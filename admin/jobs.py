@@ -6,7 +6,9 @@ from typing import Final
 
 from admin import clock
 from billing.db.partitions import Partitions
-from billing.errors import StoreUnavailable
+from billing.errors import PeriodOpen, StoreUnavailable
+from billing.invoicing.service import Invoicing
+from billing.ledger.balance import BalanceVersion
 from billing.ledger.service import Ledger
 from billing.queue import Job
 from billing.reports.export.files.service import JOB, ExportFiles
@@ -22,6 +24,7 @@ EVERY_5_S: Final = "* * * * * */5"
 EVERY_10_S: Final = "* * * * * */10"
 EVERY_MINUTE: Final = "* * * * *"
 HOURLY: Final = "5 * * * *"
+BEHIND_THE_HOUR: Final = "35 * * * *"
 DAILY: Final = "10 3 * * *"
 
 
@@ -37,6 +40,7 @@ class Works:
     rollups: Rollups
     partitions: Partitions
     exports: ExportFiles
+    invoicing: Invoicing
 
 
 def jobs_of(works: Works) -> tuple[Job, ...]:
@@ -70,8 +74,23 @@ def jobs_of(works: Works) -> tuple[Job, ...]:
         _periodic("add_up_usage", EVERY_MINUTE, works.rollups.build),
         _periodic("forget_answers", HOURLY, forget_answers),
         _periodic("forget_exports", HOURLY, forget_exports),
+        _periodic("close_periods", BEHIND_THE_HOUR, lambda: _close_periods(works)),
         _periodic("make_months", DAILY, make_months),
     )
+
+
+async def _close_periods(works: Works) -> None:
+    """Issue what is due. What waits is told, what cannot be derived is an error; none holds up another."""
+    issued, failed = await works.invoicing.close_due(clock.now())
+    for tenant_id in {invoice.tenant_id for invoice in issued}:
+        present = await works.ledger.balance(tenant_id)
+        await works.admission.project(BalanceVersion(tenant_id, present.spendable, present.version))
+    for invoice in issued:
+        log.info("invoice_finalised", tenant=invoice.tenant_id, number=invoice.number)
+    for tenant_id, error in failed.items():
+        waits = isinstance(error, PeriodOpen | StoreUnavailable)
+        tell = log.warning if waits else log.error
+        tell("period_not_closed", tenant=tenant_id, reason=str(error))
 
 
 def _periodic(name: str, cron: str, work: Callable[[], Awaitable[object]]) -> Job:

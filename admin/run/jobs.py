@@ -10,11 +10,15 @@ from admin import settings
 from admin.engine import engine_options
 from admin.jobs import Works, jobs_of
 from admin.settings import Settings, write_private
+from admin.signing import signer_of
 from billing.db.partitions import Partitions
 from billing.db.transaction import Database
+from billing.invoicing.service import Invoicing
 from billing.ledger.service import Ledger
+from billing.pricing.document import row_sha256
 from billing.pricing.service import Prices
 from billing.queue import Queue
+from billing.receipts.log.service import ReceiptLog
 from billing.receipts.service import Receipts
 from billing.reports.export.files.service import ExportFiles
 from billing.reports.rollup import Rollups
@@ -58,9 +62,15 @@ async def run(known: Settings) -> None:
             admission=Admission(valkey),
             rollups=Rollups(database),
             partitions=Partitions(database),
+            invoicing=_invoicing(database, known),
             exports=ExportFiles(database, known.exports_folder),
         )
         await Queue(known.database_url, jobs_of(works)).run(stop)
+
+
+def _invoicing(database: Database, known: Settings) -> Invoicing:
+    signer = signer_of(known)
+    return Invoicing(database, row_sha256, ReceiptLog(database, signer), signer)
 
 
 def main() -> int:

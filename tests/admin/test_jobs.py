@@ -11,10 +11,12 @@ from admin import clock
 from admin.jobs import Works, jobs_of
 from billing.db.partitions import Partitions
 from billing.db.transaction import Database
+from billing.invoicing.service import Invoicing
 from billing.ledger.auto_top_up import AutoTopUp
 from billing.ledger.credit import Grant
 from billing.ledger.service import Ledger
 from billing.money import Femto
+from billing.pricing.document import row_sha256
 from billing.pricing.service import Prices
 from billing.queue import Job, Queue
 from billing.receipts.service import Receipts
@@ -30,6 +32,7 @@ from gateway.sweep import Patience, SweepBooks, Sweeper
 from gateway.telemetry import SweepTelemetry
 from gateway.valkey import Valkey
 from tests.attested import Signed, decode, prefill
+from tests.billing.invoicing.conftest import CountingLog, HandSigner
 from tests.gateway.doubles import ScriptedJournals
 
 
@@ -42,7 +45,11 @@ def all_jobs(
     audit = Audit(valkey, receipts, SweepTelemetry())
     admission, rollups, partitions = Admission(valkey), Rollups(database), Partitions(database)
     exports = ExportFiles(database, None)
-    return jobs_of(Works(sweeper, audit, ledger, settlement, admission, rollups, partitions, exports))
+    signer = HandSigner()
+    invoicing = Invoicing(database, row_sha256, CountingLog(database, clock.now()), signer)
+    return jobs_of(
+        Works(sweeper, audit, ledger, settlement, admission, rollups, partitions, exports, invoicing)
+    )
 
 
 def by_calendar(jobs: tuple[Job, ...]) -> tuple[Job, ...]:
@@ -67,6 +74,23 @@ async def test_ended_credit_is_taken_back_and_the_next_admission_knows(
         assert await ledger.check_integrity() == []
         with pytest.raises(BalanceInsufficient):
             await admission.admit(tenant.id, Femto(1))
+    finally:
+        await valkey.close()
+        await database.close()
+
+
+async def test_periods_that_are_over_are_closed_by_the_clock(database_url: str, valkey_url: str) -> None:
+    database, valkey = Database(database_url), Valkey.connect(valkey_url)
+    try:
+        tenancy, long_ago = Tenancy(database, b"pepper"), clock.now() - timedelta(days=40)
+        tenant = await tenancy.create_tenant("monthly", at=long_ago, billing_mode="postpaid")
+        jobs = {job.name: job for job in all_jobs(database, valkey, Settlement(database))}
+        for _ in range(2):
+            await jobs["close_periods"].work()
+        issued = await Invoicing(database, row_sha256).invoices(tenant.id)
+        assert [invoice.kind for invoice in issued] in (["invoice"], ["invoice", "invoice"])
+        assert issued[-1].until <= clock.now()
+        assert len({invoice.until for invoice in issued}) == len(issued)
     finally:
         await valkey.close()
         await database.close()
