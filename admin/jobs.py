@@ -6,7 +6,9 @@ from typing import Final
 
 from admin import clock
 from billing.db.partitions import Partitions
-from billing.errors import StoreUnavailable
+from billing.errors import PeriodOpen, StoreUnavailable
+from billing.invoicing.service import Invoicing
+from billing.ledger.balance import BalanceVersion
 from billing.ledger.service import Ledger
 from billing.queue import Job
 from billing.receipts.log.service import ReceiptLog
@@ -23,6 +25,7 @@ EVERY_5_S: Final = "* * * * * */5"
 EVERY_10_S: Final = "* * * * * */10"
 EVERY_MINUTE: Final = "* * * * *"
 HOURLY: Final = "5 * * * *"
+BEHIND_THE_HOUR: Final = "35 * * * *"
 DAILY: Final = "10 3 * * *"
 
 
@@ -39,47 +42,77 @@ class Works:
     partitions: Partitions
     exports: ExportFiles
     receipt_log: ReceiptLog
+    invoicing: Invoicing
 
 
 def jobs_of(works: Works) -> tuple[Job, ...]:
     """All jobs."""
+    return (*_of_books(works), *_of_credit(works), *_of_receipts(works), *_of_exports(works.exports))
 
-    async def expire_credit() -> None:
-        for balance in await works.ledger.expire(clock.now()):
-            await works.admission.project(balance)
 
+def _of_books(works: Works) -> tuple[Job, ...]:
     async def make_months() -> None:
         made = await works.partitions.make_ahead(clock.now())
         if made.strays:
             log.error("events_of_no_month", events=made.strays)
 
+    async def forget_answers() -> None:
+        await works.settlement.forget_answers(clock.now())
+
+    return (
+        _periodic("sweep", EVERY_5_S, works.sweeper.sweep_once),
+        _periodic("add_up_usage", EVERY_MINUTE, works.rollups.build),
+        _periodic("forget_answers", HOURLY, forget_answers),
+        _periodic("make_months", DAILY, make_months),
+    )
+
+
+def _of_credit(works: Works) -> tuple[Job, ...]:
+    async def expire_credit() -> None:
+        for balance in await works.ledger.expire(clock.now()):
+            await works.admission.project(balance)
+
     async def request_top_ups() -> None:
         for request in await works.ledger.request_top_ups(clock.now()):
             log.info("top_up_requested", tenant=request.tenant_id, number=request.number)
 
+    return (
+        _periodic("expire_credit", EVERY_10_S, expire_credit),
+        _periodic("request_top_ups", EVERY_10_S, request_top_ups),
+    )
+
+
+def _of_receipts(works: Works) -> tuple[Job, ...]:
     async def seal_receipts() -> None:
         sealed = await works.receipt_log.seal(clock.now())
         if sealed is not None:
             log.info("receipts_sealed", size=sealed.head.size, root=sealed.head.root.hex())
 
-    async def forget_answers() -> None:
-        await works.settlement.forget_answers(clock.now())
-
-    async def forget_exports() -> None:
-        await works.exports.forget(clock.now())
+    async def close_periods() -> None:
+        """Issue what is due. What waits is told, what cannot be derived is an error; none holds up another."""
+        issued, failed = await works.invoicing.close_due(clock.now())
+        for tenant_id in {invoice.tenant_id for invoice in issued}:
+            present = await works.ledger.balance(tenant_id)
+            await works.admission.project(BalanceVersion(tenant_id, present.spendable, present.version))
+        for invoice in issued:
+            log.info("invoice_finalised", tenant=invoice.tenant_id, number=invoice.number)
+        for tenant_id, error in failed.items():
+            waits = isinstance(error, PeriodOpen | StoreUnavailable)
+            tell = log.warning if waits else log.error
+            tell("period_not_closed", tenant=tenant_id, reason=str(error))
 
     return (
-        Job(JOB, works.exports.make),
-        _periodic("sweep", EVERY_5_S, works.sweeper.sweep_once),
-        _periodic("expire_credit", EVERY_10_S, expire_credit),
-        _periodic("request_top_ups", EVERY_10_S, request_top_ups),
         _periodic("audit_receipts", EVERY_MINUTE, works.audit.audit_once),
-        _periodic("add_up_usage", EVERY_MINUTE, works.rollups.build),
-        _periodic("forget_answers", HOURLY, forget_answers),
-        _periodic("forget_exports", HOURLY, forget_exports),
         _periodic("seal_receipts", HOURLY, seal_receipts),
-        _periodic("make_months", DAILY, make_months),
+        _periodic("close_periods", BEHIND_THE_HOUR, close_periods),
     )
+
+
+def _of_exports(exports: ExportFiles) -> tuple[Job, ...]:
+    async def forget_exports() -> None:
+        await exports.forget(clock.now())
+
+    return Job(JOB, exports.make), _periodic("forget_exports", HOURLY, forget_exports)
 
 
 def _periodic(name: str, cron: str, work: Callable[[], Awaitable[object]]) -> Job:

@@ -36,6 +36,12 @@ BillingError
 ├── HeadMissing         the log has no head of this size
 ├── ProofBroken         hashes do not prove what they are said to prove
 ├── BalanceExhausted    the tenant cannot cover the hold
+├── TermsInvalid        terms of invoices, a coupon or a profile that mean nothing
+├── UsageUnexplained    settled usage that the published prices do not give
+├── PeriodOpen          a period that cannot be closed yet
+├── InvoiceInvalid      a text is no invoice document
+├── InvoiceMissing      no document has this number
+├── InvoiceConflict     a document in another state, more than it leaves open, terms that contradict one
 ├── RolesMissing        the database lacks the roles that transactions act as
 ├── StoreUnavailable    Postgres cannot be reached, or could not serve in time: trying again may help
 └── StoreRefused        Postgres refused a row: trying again will not help
@@ -43,6 +49,7 @@ BillingError
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import ClassVar
 
 
 class BillingError(Exception):
@@ -50,13 +57,31 @@ class BillingError(Exception):
 
 
 @dataclass(eq=False)
-class UsageInvalid(BillingError):
-    """The engine reported impossible token counts."""
+class Faulty(BillingError):
+    """Those that say ``what`` is wrong, and why; never raised itself."""
 
+    what: ClassVar[str]
     reason: str
 
     def __str__(self) -> str:
-        return f"impossible token counts: {self.reason}"
+        return f"{self.what}: {self.reason}"
+
+
+@dataclass(eq=False)
+class Placed(BillingError):
+    """Those that say at which ``field``, or part, something is wrong, and why; never raised itself."""
+
+    field: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.reason}"
+
+
+class UsageInvalid(Faulty):
+    """The engine reported impossible token counts."""
+
+    what = "impossible token counts"
 
 
 @dataclass(eq=False)
@@ -196,15 +221,8 @@ class TenantExists(BillingError):
         return f"tenant {self.name!r} exists already"
 
 
-@dataclass(eq=False)
-class TenancyInvalid(BillingError):
+class TenancyInvalid(Placed):
     """A tenant, project, key or user that means nothing; ``field`` says which part of it."""
-
-    field: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.field}: {self.reason}"
 
 
 @dataclass(eq=False)
@@ -257,24 +275,16 @@ class UserExists(BillingError):
         return f"user {self.email!r} exists already"
 
 
-@dataclass(eq=False)
-class LimitInvalid(BillingError):
+class LimitInvalid(Faulty):
     """A limit or budget that means nothing."""
 
-    reason: str
-
-    def __str__(self) -> str:
-        return f"no limit: {self.reason}"
+    what = "no limit"
 
 
-@dataclass(eq=False)
-class IntervalInvalid(BillingError):
+class IntervalInvalid(Faulty):
     """A stretch of time or a zone that means nothing."""
 
-    reason: str
-
-    def __str__(self) -> str:
-        return f"no stretch of time: {self.reason}"
+    what = "no stretch of time"
 
 
 @dataclass(eq=False)
@@ -352,14 +362,10 @@ class AliasMissing(BillingError):
         return f"no alias {self.pattern!r}"
 
 
-@dataclass(eq=False)
-class ReceiptInvalid(BillingError):
+class ReceiptInvalid(Faulty):
     """A text is no receipt, or no line of a file of receipts."""
 
-    reason: str
-
-    def __str__(self) -> str:
-        return f"no receipt: {self.reason}"
+    what = "no receipt"
 
 
 @dataclass(eq=False)
@@ -405,14 +411,10 @@ class HeadMissing(BillingError):
         return f"the log has no head of size {self.size}"
 
 
-@dataclass(eq=False)
-class ProofBroken(BillingError):
+class ProofBroken(Faulty):
     """Hashes do not prove what they are said to prove."""
 
-    reason: str
-
-    def __str__(self) -> str:
-        return f"proof broken: {self.reason}"
+    what = "proof broken"
 
 
 @dataclass(eq=False)
@@ -423,6 +425,45 @@ class BalanceExhausted(BillingError):
 
     def __str__(self) -> str:
         return f"tenant {self.tenant_id} has no balance for this request"
+
+
+class TermsInvalid(Placed):
+    """Terms of invoices, a coupon or a billing profile that mean nothing; ``field`` says which part."""
+
+
+class UsageUnexplained(Faulty):
+    """Settled usage that the published prices do not give: a row that vanished, or a charge that differs."""
+
+    what = "usage that the price book does not explain"
+
+
+class PeriodOpen(Faulty):
+    """The period cannot be closed yet."""
+
+    what = "the period cannot be closed"
+
+
+class InvoiceInvalid(Faulty):
+    """A text is no invoice document."""
+
+    what = "no invoice"
+
+
+@dataclass(eq=False)
+class InvoiceMissing(BillingError):
+    """No document of this tenant has this number."""
+
+    number: str
+
+    def __str__(self) -> str:
+        return f"no invoice {self.number!r}"
+
+
+class InvoiceConflict(Placed):
+    """A document is in another state, or leaves less open than was asked for; terms contradict one.
+
+    ``field`` is its number, or what was to be agreed.
+    """
 
 
 @dataclass(eq=False)
@@ -437,14 +478,10 @@ class RolesMissing(BillingError):
         )
 
 
-@dataclass(eq=False)
-class StoreUnavailable(BillingError):
+class StoreUnavailable(Faulty):
     """Postgres cannot be reached, or could not serve in time. Whether a commit arrived is not known."""
 
-    reason: str
-
-    def __str__(self) -> str:
-        return f"database not available: {self.reason}"
+    what = "database not available"
 
 
 @dataclass(eq=False)

@@ -11,7 +11,9 @@ from litestar.types import Message, Scope
 
 from billing.catalog.service import Aliasing
 from billing.db.transaction import Database
+from billing.invoicing.service import Invoicing
 from billing.ledger.service import Ledger
+from billing.pricing.document import row_sha256
 from billing.pricing.service import Prices
 from billing.reports.service import Reports
 from billing.settlement.batch import Settlement
@@ -109,6 +111,7 @@ def build(parts: Parts) -> Litestar:
             users=Users(parts.database),
             rules=Rules(parts.database),
             clock=clock,
+            invoicing=Invoicing(parts.database, row_sha256),
         ),
     )
     app = Litestar(

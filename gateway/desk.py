@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from litestar import Request
 from litestar.datastructures import State
 
+from billing.invoicing.service import Invoicing
 from billing.ledger.service import Ledger
 from billing.tenancy.api_key import KeyGrant, Scope
 from billing.tenancy.projects.service import Projects
@@ -34,6 +35,7 @@ class Organization:
     users: Users
     rules: Rules
     clock: ValkeyClock
+    invoicing: Invoicing
 
 
 @dataclass(frozen=True, slots=True)

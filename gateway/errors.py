@@ -169,6 +169,7 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     billing.KeyMissing: lambda e: _invalid(404, str(e), None, "not_found"),
     billing.UserMissing: lambda e: _invalid(404, str(e), None, "not_found"),
     billing.LimitMissing: lambda e: _invalid(404, str(e), None, "not_found"),
+    billing.InvoiceMissing: lambda e: _invalid(404, str(e), None, "not_found"),
     billing.ReceiptMissing: lambda e: _invalid(404, str(e), None, "not_found"),
     billing.HeadMissing: lambda e: _invalid(404, str(e), None, "not_found"),
     billing.ReceiptPending: lambda e: replace(
@@ -239,6 +240,11 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     billing.ReceiptInvalid: _internal,
     billing.BundleInvalid: _internal,
     billing.ProofBroken: _internal,
+    billing.TermsInvalid: _internal,
+    billing.UsageUnexplained: _internal,
+    billing.PeriodOpen: _internal,
+    billing.InvoiceInvalid: _internal,
+    billing.InvoiceConflict: _internal,
     billing.StoreRefused: _internal,
 }
 

@@ -19,6 +19,7 @@ def explain(error: Exception) -> str | None:
     from billing.errors import (
         AliasMissing,
         BillingError,
+        InvoiceMissing,
         KeyMissing,
         LimitMissing,
         PlanMissing,
@@ -37,6 +38,7 @@ def explain(error: Exception) -> str | None:
         KeyMissing: "`kvitto key list` shows all of them",
         PlanMissing: "`kvitto price plan list` shows all of them",
         AliasMissing: "`kvitto model list` shows all of them",
+        InvoiceMissing: "`kvitto invoice list` shows all of them",
         UserMissing: "`kvitto user list` shows all of them",
         LimitMissing: "`kvitto limit list` and `kvitto budget list` show all of them",
     }

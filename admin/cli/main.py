@@ -19,6 +19,7 @@ from admin.cli import (
     chat,
     credit,
     deployment,
+    invoice,
     key,
     limit,
     model,
@@ -84,6 +85,7 @@ app.add_typer(user.app, name="user", rich_help_panel=PANEL_BOOKS)
 app.add_typer(limit.app, name="limit", rich_help_panel=PANEL_BOOKS)
 app.add_typer(budget.app, name="budget", rich_help_panel=PANEL_BOOKS)
 app.add_typer(credit.app, name="credit", rich_help_panel=PANEL_BOOKS)
+app.add_typer(invoice.app, name="invoice", rich_help_panel=PANEL_BOOKS)
 app.add_typer(model.app, name="model", rich_help_panel=PANEL_BOOKS)
 app.add_typer(price.app, name="price", rich_help_panel=PANEL_BOOKS)
 app.add_typer(admission.app, name="admission", rich_help_panel=PANEL_BOOKS)

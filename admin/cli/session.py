@@ -7,12 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from admin.cli.errors import CommandFailed
 from admin.settings import Settings
+from admin.signing import signer_of
 from admin.stack.supervisor import connect
 from billing.audit.service import Audit
 from billing.catalog.service import Aliasing
 from billing.db.transaction import Database
+from billing.invoicing.agreements.service import Agreements
+from billing.invoicing.customer_bundle import CustomerBundles
+from billing.invoicing.service import Invoicing
+from billing.invoicing.settling import Settling
+from billing.ledger.balance import BalanceVersion
 from billing.ledger.service import Ledger
+from billing.pricing.document import row_sha256
 from billing.pricing.service import Prices
 from billing.receipts.log.service import ReceiptLog
 from billing.receipts.service import Receipts
@@ -43,7 +51,19 @@ class Books:
     reports: Reports
     receipts: Receipts
     receipt_log: ReceiptLog
+    agreements: Agreements
+    invoicing: Invoicing
+    settling: Settling
     settings: Settings
+
+
+@dataclass(frozen=True, slots=True)
+class SigningDesk:
+    """What issues documents: only who can read the deployment's key has it."""
+
+    invoicing: Invoicing
+    settling: Settling
+    bundles: CustomerBundles
 
 
 @asynccontextmanager
@@ -64,10 +84,46 @@ async def books(data_dir: Path) -> AsyncIterator[Books]:
             reports=Reports(database),
             receipts=Receipts(database),
             receipt_log=ReceiptLog(database),
+            agreements=Agreements(database),
+            invoicing=Invoicing(database, row_sha256),
+            settling=Settling(database),
             settings=settings,
         )
     finally:
         await database.close()
+
+
+@asynccontextmanager
+async def signing(data_dir: Path) -> AsyncIterator[tuple[Books, SigningDesk]]:
+    """The books, and what issues documents in the deployment's name."""
+    signer = signer_of(connect(data_dir))
+    async with books(data_dir) as opened:
+        database = Database(opened.settings.database_url, pool_size=2)
+        log = ReceiptLog(database, signer)
+        try:
+            yield (
+                opened,
+                SigningDesk(
+                    invoicing=Invoicing(database, row_sha256, log, signer),
+                    settling=Settling(database, signer),
+                    bundles=CustomerBundles(database, log, signer),
+                ),
+            )
+        finally:
+            await database.close()
+
+
+async def show_balance(opened: Books, tenant_id: str, untold: str) -> None:
+    """Tell gateways what a tenant can spend; raises CommandFailed (``untold``) where Valkey is away."""
+    from gateway.admission.admit import Admission
+    from gateway.refusal import ValkeyUnavailable
+
+    present = await opened.ledger.balance(tenant_id)
+    async with valkey(opened.settings) as client:
+        try:
+            await Admission(client).project(BalanceVersion(tenant_id, present.spendable, present.version))
+        except ValkeyUnavailable as error:
+            raise CommandFailed(untold) from error
 
 
 @asynccontextmanager

@@ -7,13 +7,15 @@ import sys
 from contextlib import AsyncExitStack
 
 from admin import settings
-from admin.deployment import signer
 from admin.engine import engine_options
 from admin.jobs import Works, jobs_of
 from admin.settings import Settings, write_private
+from admin.signing import signer_of
 from billing.db.partitions import Partitions
 from billing.db.transaction import Database
+from billing.invoicing.service import Invoicing
 from billing.ledger.service import Ledger
+from billing.pricing.document import row_sha256
 from billing.pricing.service import Prices
 from billing.queue import Queue
 from billing.receipts.log.service import ReceiptLog
@@ -52,6 +54,8 @@ async def run(known: Settings) -> None:
         ledger, receipts, telemetry = Ledger(database), Receipts(database), SweepTelemetry()
         tenancy = Tenancy(database, known.key_pepper)
         books = SweepBooks(tenancy, Prices(database), ledger, settlement, receipts)
+        signer = signer_of(known)
+        receipt_log = ReceiptLog(database, signer)
         works = Works(
             sweeper=Sweeper(valkey, books, journals, telemetry),
             audit=Audit(valkey, receipts, telemetry),
@@ -61,7 +65,8 @@ async def run(known: Settings) -> None:
             rollups=Rollups(database),
             partitions=Partitions(database),
             exports=ExportFiles(database, known.exports_folder),
-            receipt_log=ReceiptLog(database, signer(known)),
+            receipt_log=receipt_log,
+            invoicing=Invoicing(database, row_sha256, receipt_log, signer),
         )
         await Queue(known.database_url, jobs_of(works)).run(stop)
 

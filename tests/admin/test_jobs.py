@@ -11,10 +11,12 @@ from admin import clock
 from admin.jobs import Works, jobs_of
 from billing.db.partitions import Partitions
 from billing.db.transaction import Database
+from billing.invoicing.service import Invoicing
 from billing.ledger.auto_top_up import AutoTopUp
 from billing.ledger.credit import Grant
 from billing.ledger.service import Ledger
 from billing.money import Femto
+from billing.pricing.document import row_sha256
 from billing.pricing.service import Prices
 from billing.queue import Job, Queue
 from billing.receipts.log.service import ReceiptLog
@@ -42,6 +44,8 @@ def all_jobs(
     books = SweepBooks(tenancy, Prices(database), ledger, settlement, receipts)
     sweeper = Sweeper(valkey, books, journals or ScriptedJournals(), patience=Patience(grace_s=0.0))
     audit = Audit(valkey, receipts, SweepTelemetry())
+    signs = signer()
+    receipt_log = ReceiptLog(database, signs)
     return jobs_of(
         Works(
             sweeper=sweeper,
@@ -52,7 +56,8 @@ def all_jobs(
             rollups=Rollups(database),
             partitions=Partitions(database),
             exports=ExportFiles(database, None),
-            receipt_log=ReceiptLog(database, signer()),
+            receipt_log=receipt_log,
+            invoicing=Invoicing(database, row_sha256, receipt_log, signs),
         )
     )
 
@@ -79,6 +84,23 @@ async def test_ended_credit_is_taken_back_and_the_next_admission_knows(
         assert await ledger.check_integrity() == []
         with pytest.raises(BalanceInsufficient):
             await admission.admit(tenant.id, Femto(1))
+    finally:
+        await valkey.close()
+        await database.close()
+
+
+async def test_periods_that_are_over_are_closed_by_the_clock(database_url: str, valkey_url: str) -> None:
+    database, valkey = Database(database_url), Valkey.connect(valkey_url)
+    try:
+        tenancy, long_ago = Tenancy(database, b"pepper"), clock.now() - timedelta(days=40)
+        tenant = await tenancy.create_tenant("monthly", at=long_ago, billing_mode="postpaid")
+        jobs = {job.name: job for job in all_jobs(database, valkey, Settlement(database))}
+        for _ in range(2):
+            await jobs["close_periods"].work()
+        issued = await Invoicing(database, row_sha256).invoices(tenant.id)
+        assert [invoice.kind for invoice in issued] in (["invoice"], ["invoice", "invoice"])
+        assert issued[-1].until <= clock.now()
+        assert len({invoice.until for invoice in issued}) == len(issued)
     finally:
         await valkey.close()
         await database.close()

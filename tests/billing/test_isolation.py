@@ -17,6 +17,11 @@ from billing.db.migrate import upgrade
 from billing.db.transaction import Database
 from billing.errors import RolesMissing
 from billing.interval import Interval
+from billing.invoicing.agreements.repository import GivenCoupon
+from billing.invoicing.agreements.service import Agreements
+from billing.invoicing.party import Party
+from billing.invoicing.terms import Coupon, Terms
+from billing.invoicing.top_ups import PaidIn, top_up_document
 from billing.money import Femto
 from billing.receipts.log.service import ReceiptLog
 from billing.reports.export.files.service import ExportFiles
@@ -29,7 +34,8 @@ from billing.tenancy.limits import Limit
 from billing.tenancy.rules.rule import Owner
 from billing.tenancy.rules.service import Rules
 from billing.tenancy.users.service import Users
-from tests.billing.conftest import AT_ONCE, NOON
+from tests.billing.conftest import AT_ONCE, NOON, signer
+from tests.billing.invoicing.conftest import HandSigner
 from tests.deployment import signer
 
 # Tables that belong to no tenant, each with its reason.
@@ -51,18 +57,24 @@ GLOBAL = {
 }
 # Facts: appended by the settler, changed and deleted by nobody.
 APPENDED = {
-    "usage_event",
-    "attestation",
-    "usage_quarantine",
-    "ledger_transaction",
-    "ledger_entry",
+    *("usage_event", "attestation", "usage_quarantine", "ledger_transaction", "ledger_entry"),
+    # Of an invoice, how it is settled may be written again: those columns alone are granted.
+    *("invoice", "invoice_line", "invoice_usage", "invoice_payment"),
     "receipt_leaf",
 }
 # Projections of facts, which the settler may write again.
-PROJECTED = {"balance", "credit_lot", "usage_rollup"}
+PROJECTED = {"balance", "credit_lot", "usage_rollup", "number_series"}
 # What tenants manage themselves, as their management keys do; the audit log is appended by who changes them.
 MANAGED = {"project", "api_key", "key_secret", "tenant_user", "usage_limit", "budget", "usage_export"}
 LOGGED = {"audit_event"}
+# What operators agree with a tenant.
+AGREED = {"billing_profile", "billing_terms", "coupon"}
+
+# A row of the tables that a top-up's document leaves empty, behind its number.
+MORE = {
+    "invoice_usage": "0, tenant_id, 'late', 'm', 'r', 's', 'standard', 'output', 1, 1, 1, 1",
+    "invoice_payment": "'r', tenant_id, 1, 'transfer', now(), 'test', gen_random_uuid()",
+}
 
 TABLES = """
     SELECT c.oid::regclass::text AS name, relrowsecurity AS secured, relforcerowsecurity AS forced,
@@ -110,9 +122,24 @@ async def two(house: Any) -> tuple[Any, Any]:
         impossible = Quarantined(one.request_id(1), one.tenant_id, "impossible", None)
         await Settlement(one.database).quarantine(impossible)
         await managed(one)
+        await invoiced(one)
     await Rollups(house.database, lag=timedelta(0)).build()
     await ReceiptLog(house.database, signer(), AT_ONCE).seal(NOON)
     return house, other
+
+
+async def invoiced(house: Any) -> None:
+    """A profile, terms, a coupon, and the document of a top-up."""
+    tenant_id, agreements = house.tenant_id, Agreements(house.database)
+    await agreements.name(tenant_id, Party("Acme"), NOON, actor="test")
+    await agreements.agree(tenant_id, NOON.date(), Terms(tax_rate="24"), NOON, actor="test")
+    given = GivenCoupon(Coupon("C", cents=1), 1, NOON.date(), NOON)
+    await agreements.give_coupon(tenant_id, given, actor="test")
+    async with house.database.transaction(SETTLER) as connection:
+        await top_up_document(connection, HandSigner(), PaidIn(tenant_id, 1, "r", NOON, "test"))
+        for table, more in MORE.items():
+            rows = f"INSERT INTO {table} SELECT number, {more} FROM invoice WHERE tenant_id = :t"  # noqa: S608  literals
+            await connection.execute(text(rows), {"t": tenant_id})
 
 
 async def managed(house: Any) -> None:
@@ -156,10 +183,14 @@ async def test_what_is_granted_on_facts_is_to_append_them(ask: Ask) -> None:
     assert {what for _, _, what in granted} <= {"INSERT", "UPDATE", "DELETE"}
     # Which request answered a key means nothing after a day; what the others were is in the audit log.
     deleted = {table for _, table, what in granted if what == "DELETE"}
-    assert deleted == {"idempotency_record", "model_alias", "tenant_user", "usage_limit", "budget"}
+    # A profile is personal.
+    assert deleted == {
+        *("idempotency_record", "model_alias", "tenant_user", "usage_limit", "budget"),
+        "billing_profile",
+    }
 
 
-@pytest.mark.parametrize("table", sorted(APPENDED | PROJECTED | MANAGED | LOGGED | {"audit_head"}))
+@pytest.mark.parametrize("table", sorted(APPENDED | PROJECTED | MANAGED | LOGGED | AGREED | {"audit_head"}))
 async def test_a_tenant_sees_its_own_rows_alone(ask: Ask, two: tuple[Any, Any], table: str) -> None:
     house, other = two
     everything = f"SELECT DISTINCT tenant_id FROM {table}"  # noqa: S608  a literal of this test

@@ -1,9 +1,17 @@
 """All tables. Money is NUMERIC(38,0) femto-units; instants are TIMESTAMPTZ; the ledger only grows."""
 
 from billing.db.tables.audit import audit_event, audit_head
+from billing.db.tables.billing_terms import billing_profile, billing_terms, coupon
 from billing.db.tables.catalog import model_alias
 from billing.db.tables.export import usage_export
 from billing.db.tables.idempotency import idempotency_record
+from billing.db.tables.invoice import (
+    invoice,
+    invoice_line,
+    invoice_payment,
+    invoice_usage,
+    number_series,
+)
 from billing.db.tables.ledger import balance, credit_lot, ledger_entry, ledger_transaction
 from billing.db.tables.log import log_state, receipt_leaf, tree_head, tree_node
 from billing.db.tables.pricing import price_plan, price_row, price_tier, price_window, tenant_plan
@@ -22,15 +30,23 @@ __all__ = [
     "audit_head",
     "auto_top_up",
     "balance",
+    "billing_profile",
+    "billing_terms",
     "budget",
+    "coupon",
     "credit_lot",
     "idempotency_record",
+    "invoice",
+    "invoice_line",
+    "invoice_payment",
+    "invoice_usage",
     "key_secret",
     "ledger_entry",
     "ledger_transaction",
     "log_state",
     "metadata",
     "model_alias",
+    "number_series",
     "price_plan",
     "price_row",
     "price_tier",
