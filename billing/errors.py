@@ -33,6 +33,7 @@ BillingError
 ├── UsageUnexplained    settled usage that the published prices do not give
 ├── PeriodOpen          a period that cannot be closed yet
 ├── InvoiceInvalid      a text is no invoice document
+├── DocumentUnprintable no PDF can be made of a document here
 ├── InvoiceMissing      no document has this number
 ├── InvoiceConflict     a document in another state, or more than it leaves open
 ├── RolesMissing        the database lacks the roles that transactions act as
@@ -328,6 +329,19 @@ class ProofBroken(BillingError):
 
 
 @dataclass(eq=False)
+class BundleInvalid(BillingError):
+    """A bundle of receipts cannot be read; ``file`` and ``line`` say where, as far as there is a place."""
+
+    reason: str
+    file: str | None = None
+    line: int | None = None
+
+    def __str__(self) -> str:
+        place = ":".join(str(part) for part in (self.file, self.line) if part is not None)
+        return f"no bundle: {place}: {self.reason}" if place else f"no bundle: {self.reason}"
+
+
+@dataclass(eq=False)
 class BalanceExhausted(BillingError):
     """The tenant cannot cover the hold."""
 
@@ -377,6 +391,20 @@ class PeriodOpen(BillingError):
 
     def __str__(self) -> str:
         return f"the period until {self.until.isoformat()} cannot be closed: {self.reason}"
+
+
+@dataclass(eq=False)
+class DocumentUnprintable(BillingError):
+    """No PDF can be made of a document on this machine; ``reason`` is what Typst says."""
+
+    number: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"no PDF of {self.number}: {self.reason}; where a character has no font, install one that has it"
+            " (on Debian fonts-noto-core and fonts-noto-cjk); HTML and JSON do without"
+        )
 
 
 @dataclass(eq=False)

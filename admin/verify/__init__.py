@@ -1,0 +1,1 @@
+"""Verification without the house: no database, no Valkey, no vLLM, no network."""
