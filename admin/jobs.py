@@ -89,7 +89,7 @@ def _of_receipts(works: Works) -> tuple[Job, ...]:
             log.info("receipts_sealed", size=sealed.head.size, root=sealed.head.root.hex())
 
     async def close_periods() -> None:
-        """Issue what is due. What waits is told, what cannot be derived is an error; none holds up another."""
+        """Issue what is due. What waits is told, what cannot be derived is an error; none holds up others."""
         issued, failed = await works.invoicing.close_due(clock.now())
         for tenant_id in {invoice.tenant_id for invoice in issued}:
             present = await works.ledger.balance(tenant_id)

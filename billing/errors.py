@@ -40,6 +40,7 @@ BillingError
 ├── UsageUnexplained    settled usage that the published prices do not give
 ├── PeriodOpen          a period that cannot be closed yet
 ├── InvoiceInvalid      a text is no invoice document
+├── DocumentUnprintable no PDF can be made of a document here
 ├── InvoiceMissing      no document has this number
 ├── InvoiceConflict     a document in another state, more than it leaves open, terms that contradict one
 ├── RolesMissing        the database lacks the roles that transactions act as
@@ -441,6 +442,20 @@ class PeriodOpen(Faulty):
     """The period cannot be closed yet."""
 
     what = "the period cannot be closed"
+
+
+@dataclass(eq=False)
+class DocumentUnprintable(BillingError):
+    """No PDF can be made of a document on this machine; ``reason`` is what Typst says."""
+
+    number: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"no PDF of {self.number}: {self.reason}; where a character has no font, install one that has it"
+            " (on Debian fonts-noto-core and fonts-noto-cjk); HTML and JSON do without"
+        )
 
 
 class InvoiceInvalid(Faulty):

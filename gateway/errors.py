@@ -244,6 +244,7 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     billing.UsageUnexplained: _internal,
     billing.PeriodOpen: _internal,
     billing.InvoiceInvalid: _internal,
+    billing.DocumentUnprintable: _internal,
     billing.InvoiceConflict: _internal,
     billing.StoreRefused: _internal,
 }

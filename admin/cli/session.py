@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from admin import deployment
 from admin.cli.errors import CommandFailed
 from admin.settings import Settings
-from admin.signing import signer_of
 from admin.stack.supervisor import connect
 from billing.audit.service import Audit
 from billing.catalog.service import Aliasing
@@ -96,7 +96,7 @@ async def books(data_dir: Path) -> AsyncIterator[Books]:
 @asynccontextmanager
 async def signing(data_dir: Path) -> AsyncIterator[tuple[Books, SigningDesk]]:
     """The books, and what issues documents in the deployment's name."""
-    signer = signer_of(connect(data_dir))
+    signer = deployment.signer(connect(data_dir))
     async with books(data_dir) as opened:
         database = Database(opened.settings.database_url, pool_size=2)
         log = ReceiptLog(database, signer)

@@ -6,11 +6,10 @@ import signal
 import sys
 from contextlib import AsyncExitStack
 
-from admin import settings
+from admin import deployment, settings
 from admin.engine import engine_options
 from admin.jobs import Works, jobs_of
 from admin.settings import Settings, write_private
-from admin.signing import signer_of
 from billing.db.partitions import Partitions
 from billing.db.transaction import Database
 from billing.invoicing.service import Invoicing
@@ -54,7 +53,7 @@ async def run(known: Settings) -> None:
         ledger, receipts, telemetry = Ledger(database), Receipts(database), SweepTelemetry()
         tenancy = Tenancy(database, known.key_pepper)
         books = SweepBooks(tenancy, Prices(database), ledger, settlement, receipts)
-        signer = signer_of(known)
+        signer = deployment.signer(known)
         receipt_log = ReceiptLog(database, signer)
         works = Works(
             sweeper=Sweeper(valkey, books, journals, telemetry),

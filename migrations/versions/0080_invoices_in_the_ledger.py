@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0080"
-down_revision = "0095"
+down_revision = "0072"
 branch_labels = None
 depends_on = None
 

@@ -36,7 +36,6 @@ from billing.tenancy.rules.service import Rules
 from billing.tenancy.users.service import Users
 from tests.billing.conftest import AT_ONCE, NOON, signer
 from tests.billing.invoicing.conftest import HandSigner
-from tests.deployment import signer
 
 # Tables that belong to no tenant, each with its reason.
 GLOBAL = {
