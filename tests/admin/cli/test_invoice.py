@@ -88,8 +88,24 @@ def test_a_period_is_closed_shown_paid_credited_and_given_up(kvitto: Any, acme: 
     again = kvitto("invoice", "close", acme)
     assert again.status == 1
     assert again.err.startswith("kvitto: the period cannot be closed: it ends too late")
+    shown = kvitto("invoice", "show", first["number"]).out
+    assert "support" in shown
+    assert "71.36" in shown
+    payload = json.loads(kvitto("invoice", "show", first["number"], "--json").out)["payload"]
+    assert payload["number"] == first["number"]
+
+    pay = ("invoice", "pay", first["number"])
+    paid = kvitto(*pay, "50", "--reference", "t-1", "--json").told
+    assert (paid["state"], paid["open"]) == ("finalised", "21.36")
+    assert kvitto(*pay, "50", "--reference", "t-1").out.startswith(first["number"])
+    assert "are open" in kvitto(*pay, "50", "--reference", "t-2").err
+    assert kvitto(*pay, "0.001", "--reference", "t-3").status == 2
+    credit = ("invoice", "credit-note", first["number"], "--reason", "slow")
+    note = kvitto(*credit, "--line", "1=10", "--json").told
+    assert (note["open"], "-C" in note["credit_note"]) == ("8.96", True)
     assert kvitto(*credit, "--line", "x").status == 2
-    given_up = kvitto("invoice", "uncollectible", first["number"], "--reason", "insolvent", "--json").told
+    give_up = ("invoice", "uncollectible", first["number"], "--reason", "insolvent")
+    given_up = kvitto(*give_up, "--json").told
     assert (given_up["state"], given_up["open"]) == ("uncollectible", "0.00")
     void = kvitto("invoice", "void", second["number"], "--reason", "wrong", "--json").told
     assert void["state"] == "void"

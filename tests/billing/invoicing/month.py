@@ -3,11 +3,14 @@
 March 2025 in each tenant's own zone. Two models have DeepSeek's two window schemes: of 2025 (rates of the
 instant of completion, off-peak hours in UTC) and of 2026 (rates of admission, peak hours in Beijing), whose
 rows are put a year and five months earlier, so that one begins in mid-month and one a week after it. Some
-requests are aborted, some fail, some meet a broken promise, one is recorded weeks late. Everything follows
-from a seed.
+requests are aborted, some fail, some meet a broken promise, one is recorded when March is closed. Everything
+follows from a seed but ids and keys of tenants, and when the late one is recorded: now.
 
     month = await Month.furnish(database)
-    await month.settle(month.traffic(300))
+    *traffic, late = month.traffic(300)
+    await month.settle(traffic)
+    # close March: its head does not have the late request
+    await month.settle_late(late)
 """
 
 import hashlib
@@ -37,6 +40,7 @@ from billing.pricing.rating import rate, rating_instant
 from billing.pricing.service import Prices
 from billing.pricing.toml import shipped
 from billing.receipts.memo import Memo
+from billing.receipts.service import Receipts
 from billing.reports.rollup import Rollups
 from billing.request_id import mint
 from billing.settlement.event import UsageEvent
@@ -49,8 +53,8 @@ from engine.proof.coverage import Attempt
 from engine.proof.ring import DeploymentRing
 
 CREATED: Final = datetime(2025, 2, 27, tzinfo=UTC)
-LATE: Final = datetime(2025, 4, 20, tzinfo=UTC)  # when the late request is recorded
-CLOSED: Final = datetime(2025, 5, 2, 12, tzinfo=UTC)  # March and April are over, everywhere
+MARCH_OVER: Final = datetime(2025, 4, 5, tzinfo=UTC)  # everywhere
+APRIL_OVER: Final = datetime(2025, 5, 2, 12, tzinfo=UTC)
 CHANGE: Final = datetime(2025, 3, 16, 16, tzinfo=UTC)
 
 Name = Literal["north", "east", "west"]
@@ -94,10 +98,11 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Implements `billing.receipts.receipt.Attested`."""
+    """Implements `billing.receipts.receipt.Journaled`."""
 
     attestation: Attestation
     document: str
+    certificate: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +177,7 @@ class Month:
             await Ledger(self.database).agree(tenant.id, limit, CREATED, actor="test")
 
     def traffic(self, requests: int, seed: int = 7) -> list[Recorded]:
-        """So many requests of each tenant within its month, four at its edges, and the one recorded late."""
+        """So many requests of each tenant within its month, four at its edges, and last the late one."""
         drawn = random.Random(seed)  # noqa: S311  traffic is no secret
         made: list[Recorded] = []
         for member in self.members.values():
@@ -187,8 +192,7 @@ class Month:
             ]
             made += (self._request(member, at, drawn) for at in sorted(instants))
         north = self.members["north"]
-        late = self._request(north, north.march.until - timedelta(hours=5), drawn)
-        return [*made, replace(late, at=LATE)]
+        return [*made, self._request(north, north.march.until - timedelta(hours=5), drawn)]
 
     def _request(self, member: Member, at: datetime, drawn: random.Random) -> Recorded:
         model = drawn.choice(_MODELS)
@@ -257,17 +261,32 @@ class Month:
             ended="stop" if outcome == "completed" else "abort",
             **common,
         )
-        return tuple(Proof(each, each.sign(self.worker)) for each in (prefill, decode))
+        return tuple(Proof(each, each.sign(self.worker), self.certificate) for each in (prefill, decode))
 
     async def settle(self, traffic: Sequence[Recorded]) -> None:
         """Settle as the gateway does, and say that each was recorded when it was."""
-        for start in range(0, len(traffic), 200):
-            await post(self.database, [one.event for one in traffic[start : start + 200]])
+        await self._post(traffic)
         statement = text("UPDATE usage_event SET recorded_at = :at WHERE request_id = :id")
         rows = [{"at": one.at, "id": one.event.request_id} for one in traffic]
         async with self.database.transaction(OWNER) as connection:
             await connection.execute(statement, rows)
-        slots = {Interval(at - SLOT, at).slots.until for one in traffic for at in (one.event.rated_at,)}
+        await self._add_up(traffic)
+
+    async def settle_late(self, late: Recorded) -> None:
+        """Settle one that is recorded now, behind all heads that there are."""
+        await self._post([late])
+        await Rollups(self.database, timedelta(0)).build()
+
+    async def _post(self, traffic: Sequence[Recorded]) -> None:
+        for start in range(0, len(traffic), 200):
+            await post(self.database, [one.event for one in traffic[start : start + 200]])
+        said = next(proof for one in traffic for proof in one.event.attestations)
+        assert isinstance(said, Proof)
+        await Receipts(self.database).keep([said])
+
+    async def _add_up(self, traffic: Sequence[Recorded]) -> None:
+        instants = [one.event.rated_at for one in traffic]
+        slots = {Interval(at - SLOT, at).slots.until for at in instants}
         await Rollups(self.database, timedelta(0)).rebuild(sorted(slots))
 
 

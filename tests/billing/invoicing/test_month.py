@@ -2,19 +2,27 @@
 
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from admin.verify.bundle import check_bundle
+from admin.verify.invoice import Invoices
+from admin.verify.trust import Pin
 from billing.db.transaction import Database
+from billing.invoicing.customer_bundle import CustomerBundles
 from billing.invoicing.document import InvoiceDocument
 from billing.invoicing.invoice import Invoice
 from billing.invoicing.service import Invoicing
 from billing.invoicing.settling import Deliberate, Settling
 from billing.ledger.service import Ledger
 from billing.money import FEMTO_PER_CENT
-from tests.billing.invoicing.conftest import CountingLog, HandSigner, digest
-from tests.billing.invoicing.month import CLOSED, LATE, Member, Month, Recorded, charged
+from billing.pricing.document import row_sha256
+from billing.receipts.log.service import ReceiptLog
+from engine.proof.ring import RingSigner
+from tests.billing.conftest import AT_ONCE
+from tests.billing.invoicing.month import APRIL_OVER, MARCH_OVER, Member, Month, Recorded, charged
 from tests.conftest import run_apart
 
 
@@ -23,7 +31,8 @@ class Closed:
     month: Month
     traffic: list[Recorded]
     invoices: dict[str, list[Invoice]]
-    signer: HandSigner
+    signer: RingSigner
+    bundles: Path
 
     def of(self, name: Any) -> tuple[Member, list[Recorded], list[Invoice]]:
         member = self.month.members[name]
@@ -32,27 +41,33 @@ class Closed:
 
 
 @pytest.fixture(scope="module")
-def closed(database_url: str) -> Closed:
-    """Each tenant's periods until April, the first ones by heads that did not have the late request."""
-    found: Closed = run_apart(close_all(database_url))
+def closed(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Closed:
+    """Each tenant's periods until April, the first ones by a head that did not have the late request."""
+    found: Closed = run_apart(close_all(database_url, tmp_path_factory.mktemp("bundles")))
     return found
 
 
-async def close_all(database_url: str) -> Closed:
+async def close_all(database_url: str, folder: Path) -> Closed:
     database = Database(database_url)
     month = await Month.furnish(database)
-    traffic = month.traffic(120)
-    await month.settle(traffic)
-    log, signer = CountingLog(database), HandSigner(month.deployment.private)
-    invoicing = Invoicing(database, digest, log, signer, lag=timedelta(0))
+    *traffic, late = month.traffic(120)
+    signer = RingSigner(month.ring, month.deployment.private)
+    log = ReceiptLog(database, signer, AT_ONCE)
+    invoicing = Invoicing(database, row_sha256, log, signer, lag=timedelta(0))
     invoices: dict[str, list[Invoice]] = {}
-    for at in (LATE - timedelta(days=15), CLOSED):
-        log.cut = at
+    await month.settle(traffic)
+    for at in (MARCH_OVER, APRIL_OVER):
         for name, member in month.members.items():
             issued = await invoicing.close(member.tenant_id, at, rederive=True)
             invoices.setdefault(name, []).extend(issued)
+        if at == MARCH_OVER:
+            await month.settle_late(late)
+    for name, member in month.members.items():
+        await CustomerBundles(database, log, signer).write(
+            member.tenant_id, folder / f"{name}.zip", APRIL_OVER
+        )
     await database.close()
-    return Closed(month, traffic, invoices, signer)
+    return Closed(month, [*traffic, late], invoices, signer, folder)
 
 
 def rated_in(own: list[Recorded], period: Any) -> list[Recorded]:
@@ -131,9 +146,19 @@ async def test_a_credit_note_gives_back_a_line_and_its_tax(closed: Closed, datab
     _, _, (_, march, _) = closed.of("north")
     position = max(range(len(march.document.lines)), key=lambda place: march.document.lines[place].cents)
     settling = Settling(database, closed.signer)
-    note, _ = await settling.credit(march.number, {position: 100}, Deliberate("slow", "test", CLOSED))
+    note, _ = await settling.credit(march.number, {position: 100}, Deliberate("slow", "test", APRIL_OVER))
     assert note.number == "NORTH-C1"
     assert note.total_cents in {106, 124}
     document = InvoiceDocument.verify(note.text, closed.signer.ring)
     assert document.credits == march.number
     assert await Ledger(database).check_integrity() == []
+
+
+@pytest.mark.parametrize("name", ["north", "east", "west"])
+def test_each_customer_verifies_its_month_offline_from_its_bundle(closed: Closed, name: str) -> None:
+    _, own, invoices = closed.of(name)
+    report = check_bundle(closed.bundles / f"{name}.zip", Pin(), jobs=1, invoices=Invoices())
+    assert list(report.findings) == []
+    assert (report.receipts, report.verified) == (len(own), len(own))
+    assert len(report.invoices) == len(invoices) == 3
+    assert report.femto == {"USD": charged(own)}
