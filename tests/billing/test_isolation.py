@@ -34,8 +34,9 @@ from billing.tenancy.limits import Limit
 from billing.tenancy.rules.rule import Owner
 from billing.tenancy.rules.service import Rules
 from billing.tenancy.users.service import Users
-from tests.billing.conftest import AT_ONCE, NOON, signer
+from tests.billing.conftest import AT_ONCE, NOON
 from tests.billing.invoicing.conftest import HandSigner
+from tests.deployment import signer
 
 # Tables that belong to no tenant, each with its reason.
 GLOBAL = {

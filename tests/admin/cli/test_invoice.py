@@ -1,7 +1,9 @@
 """Invoices from the command line: agreed on, closed, settled, and handed to the customer."""
 
 import asyncio
+import json
 import secrets
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -9,13 +11,15 @@ from typing import Any
 import pytest
 
 from admin import clock
-from admin.settings import Settings
+from admin.settings import Settings, write_private
+from admin.stack.state import Layout
 from admin.verify.bundle import check_bundle
 from admin.verify.invoice import Invoices
 from admin.verify.trust import Pin
 from billing.db.transaction import Database
 from billing.tenancy.service import Tenancy
 from engine.proof.certificate import DeploymentKey
+from engine.proof.ring import DeploymentRing
 from tests.admin.cli.conftest import PEPPER
 
 # The log of the module's database has one signer.
@@ -25,9 +29,11 @@ KEY = DeploymentKey.generate()
 @pytest.fixture
 def acme(cli_settings: Settings) -> str:
     """A postpaid tenant that was made two months ago; this process can read the deployment's key."""
-    folder = cli_settings.data_dir / "secrets"
-    folder.mkdir(exist_ok=True)
-    (folder / "deployment.pem").write_bytes(KEY.to_pem())
+    file = cli_settings.data_dir / "deployment.pem"
+    write_private(file, KEY.to_pem())
+    ring = DeploymentRing.of(KEY.public).to_text()
+    signing = replace(cli_settings, deployment_ring=ring, deployment_key_file=file)
+    signing.write(Layout(cli_settings.data_dir).settings)
     name = f"acme-{secrets.token_hex(4)}"
 
     async def make() -> None:

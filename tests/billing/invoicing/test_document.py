@@ -61,7 +61,6 @@ def test_bits_of_base64_that_say_nothing_are_zero() -> None:
     text = signed.sign(KEY, small().to_payload())
     end = text.index('=="}')
     changed = text[: end - 1] + chr(ord(text[end - 1]) + 1) + text[end:]
-    signed.verify(changed, {RING.keys[0].id: RING.keys[0].public})
     with pytest.raises(ProofInvalid):
         InvoiceDocument.verify(changed, RING)
 
