@@ -26,7 +26,7 @@ from sqlalchemy import text
 from billing.db.access import OWNER
 from billing.db.transaction import Database
 from billing.interval import SLOT, Interval
-from billing.invoicing.agreements.repository import GivenCoupon
+from billing.invoicing.agreements.given_coupon import GivenCoupon
 from billing.invoicing.agreements.service import Agreements
 from billing.invoicing.party import Party
 from billing.invoicing.period import Period
@@ -196,7 +196,7 @@ class Month:
 
     def _request(self, member: Member, at: datetime, drawn: random.Random) -> Recorded:
         model = drawn.choice(_MODELS)
-        outcome: Outcome = drawn.choices(("completed", "aborted", "failed"), (8, 1, 1))[0]  # type: ignore[assignment]
+        outcome: Outcome = drawn.choices(("completed", "aborted", "failed"), (8, 1, 1))[0]  # type: ignore[assignment]  # a Literal each
         prompt = drawn.randrange(200, 120_000)
         hit = drawn.choice((0, prompt // 128 * 64, (prompt - 1) // 64 * 64))
         owed = 64 * drawn.choice((0, 0, 0, 0, 7)) if hit and hit + 448 < prompt else 0
