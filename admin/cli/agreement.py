@@ -10,7 +10,7 @@ from admin.cli.options import ACTOR, DataDir, Json, directory
 
 if TYPE_CHECKING:
     from admin.cli.session import Books
-    from billing.invoicing.agreements.repository import GivenCoupon
+    from billing.invoicing.agreements.given_coupon import GivenCoupon
     from billing.invoicing.terms import Fee, Terms
 
 terms = typer.Typer(help="Taxes, fees, discounts and commitments, from a day on.", no_args_is_help=True)
@@ -203,7 +203,7 @@ def give_coupon(  # noqa: PLR0913, PLR0917 -- likewise
     from admin import clock
     from admin.cli import session
     from admin.cli.output import console, print_json
-    from billing.invoicing.agreements.repository import GivenCoupon
+    from billing.invoicing.agreements.given_coupon import GivenCoupon
     from billing.invoicing.terms import Coupon
 
     cents = None if amount is None else cents_of(amount)

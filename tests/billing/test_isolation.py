@@ -17,7 +17,7 @@ from billing.db.migrate import upgrade
 from billing.db.transaction import Database
 from billing.errors import RolesMissing
 from billing.interval import Interval
-from billing.invoicing.agreements.repository import GivenCoupon
+from billing.invoicing.agreements.given_coupon import GivenCoupon
 from billing.invoicing.agreements.service import Agreements
 from billing.invoicing.party import Party
 from billing.invoicing.terms import Coupon, Terms

@@ -1,7 +1,6 @@
 """Statements on profiles, terms and coupons."""
 
-from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -10,25 +9,9 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from billing.db.tables import billing_profile, billing_terms, coupon, invoice, invoice_line, tenant
+from billing.invoicing.agreements.given_coupon import GivenCoupon
 from billing.invoicing.party import Party
 from billing.invoicing.terms import Coupon, DatedTerms, Terms
-
-
-@dataclass(frozen=True, slots=True)
-class GivenCoupon:
-    """A coupon of a tenant: in how many periods it may be used (None: all), from which day on, until when."""
-
-    coupon: Coupon
-    periods: int | None
-    effective_from: date
-    given_at: datetime
-    ended_at: datetime | None = None
-    used: int = 0
-
-    def offered(self, since: datetime, end_day: date) -> bool:
-        """Whether a period that begins at this instant and ends before this day may use it."""
-        left = self.periods is None or self.used < self.periods
-        return left and self.effective_from < end_day and (self.ended_at is None or self.ended_at > since)
 
 
 async def select_profile(connection: AsyncConnection, tenant_id: str) -> Party | None:

@@ -13,7 +13,7 @@ from billing.errors import InvoiceConflict, StoreRefused, TenantMissing
 from billing.interval import zone_of
 from billing.invoicing import repository as documents
 from billing.invoicing.agreements import repository
-from billing.invoicing.agreements.repository import GivenCoupon
+from billing.invoicing.agreements.given_coupon import GivenCoupon
 from billing.invoicing.party import Party
 from billing.invoicing.terms import DEFAULT, Coupon, DatedTerms, Terms
 from billing.tenancy.repository import select_tenant

@@ -26,7 +26,7 @@ from sqlalchemy import text
 from billing.db.access import OWNER
 from billing.db.transaction import Database
 from billing.interval import SLOT, Interval
-from billing.invoicing.agreements.repository import GivenCoupon
+from billing.invoicing.agreements.given_coupon import GivenCoupon
 from billing.invoicing.agreements.service import Agreements
 from billing.invoicing.party import Party
 from billing.invoicing.period import Period
@@ -60,6 +60,7 @@ CHANGE: Final = datetime(2025, 3, 16, 16, tzinfo=UTC)
 Name = Literal["north", "east", "west"]
 Outcome = Literal["completed", "aborted", "failed"]
 
+_OUTCOMES: Final[tuple[Outcome, ...]] = ("completed", "aborted", "failed")
 _MODELS: Final = ("deepseek-chat", "deepseek-v4-pro")
 _FIVE_MONTHS: Final = {
     datetime(2026, 1, 1, tzinfo=UTC): datetime(2025, 1, 1, tzinfo=UTC),
@@ -196,7 +197,7 @@ class Month:
 
     def _request(self, member: Member, at: datetime, drawn: random.Random) -> Recorded:
         model = drawn.choice(_MODELS)
-        outcome: Outcome = drawn.choices(("completed", "aborted", "failed"), (8, 1, 1))[0]  # type: ignore[assignment]
+        outcome = drawn.choices(_OUTCOMES, (8, 1, 1))[0]
         prompt = drawn.randrange(200, 120_000)
         hit = drawn.choice((0, prompt // 128 * 64, (prompt - 1) // 64 * 64))
         owed = 64 * drawn.choice((0, 0, 0, 0, 7)) if hit and hit + 448 < prompt else 0

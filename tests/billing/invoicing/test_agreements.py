@@ -8,7 +8,7 @@ import pytest
 from billing.audit.event import HOUSE
 from billing.db.access import OPERATOR
 from billing.errors import InvoiceConflict, TenantMissing, TermsInvalid
-from billing.invoicing.agreements.repository import GivenCoupon
+from billing.invoicing.agreements.given_coupon import GivenCoupon
 from billing.invoicing.document import InvoiceDocument
 from billing.invoicing.party import Party
 from billing.invoicing.terms import Coupon, Discount, Fee, Terms

@@ -7,7 +7,7 @@ import pytest
 from billing.audit.service import Audit
 from billing.db.access import SETTLER
 from billing.errors import InvoiceConflict, InvoiceMissing, ReasonMissing, TenantMissing
-from billing.invoicing.agreements.repository import GivenCoupon
+from billing.invoicing.agreements.given_coupon import GivenCoupon
 from billing.invoicing.invoice import Invoice, Payment
 from billing.invoicing.settling import Deliberate
 from billing.invoicing.terms import Coupon, Fee
