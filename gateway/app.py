@@ -13,6 +13,8 @@ from billing.catalog.service import Aliasing
 from billing.db.transaction import Database
 from billing.ledger.service import Ledger
 from billing.pricing.service import Prices
+from billing.receipts.log.service import ReceiptLog
+from billing.receipts.service import Receipts
 from billing.reports.service import Reports
 from billing.settlement.batch import Settlement
 from billing.tenancy.projects.service import Projects
@@ -32,6 +34,7 @@ from gateway.kept import Kept
 from gateway.models import Catalog, ServedModel
 from gateway.options import GatewayOptions
 from gateway.paths import speaks_anthropic
+from gateway.public_log import PublicLog
 from gateway.pump import PumpLimits, Pumps
 from gateway.refusal import BodyTooLarge
 from gateway.retries import Retries
@@ -44,6 +47,7 @@ from gateway.routes import (
     management,
     messages,
     models,
+    receipts,
     responses,
 )
 from gateway.settle import Books, Settler
@@ -59,6 +63,7 @@ class Parts:
     """What a gateway is made of; the application opens and closes them.
 
     ``answer_secret`` is the deployment's: answers kept for retries are encrypted under keys derived from it.
+    ``deployment_ring``: text of its public keys (`engine.proof.ring`), as witnesses get it.
     """
 
     options: GatewayOptions
@@ -71,6 +76,7 @@ class Parts:
     engine: Engine
     recipe: Recipe
     answer_secret: bytes = field(repr=False)
+    deployment_ring: str
 
 
 def build(parts: Parts) -> Litestar:
@@ -110,6 +116,8 @@ def build(parts: Parts) -> Litestar:
             rules=Rules(parts.database),
             clock=clock,
         ),
+        receipts=Receipts(parts.database),
+        log=PublicLog(ReceiptLog(parts.database), parts.deployment_ring),
     )
     app = Litestar(
         [
@@ -122,6 +130,7 @@ def build(parts: Parts) -> Litestar:
             models.list_models,
             models.show_model,
             balance.show_balance,
+            *receipts.HANDLERS,
             health.live,
             health.ready,
             health.metrics,

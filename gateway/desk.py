@@ -6,6 +6,7 @@ from litestar import Request
 from litestar.datastructures import State
 
 from billing.ledger.service import Ledger
+from billing.receipts.service import Receipts
 from billing.tenancy.api_key import KeyGrant, Scope
 from billing.tenancy.projects.service import Projects
 from billing.tenancy.rules.service import Rules
@@ -16,6 +17,7 @@ from gateway.instant import ValkeyClock
 from gateway.models import Catalog
 from gateway.options import GatewayOptions
 from gateway.permission import client_address, require
+from gateway.public_log import PublicLog
 from gateway.pump import Pumps
 from gateway.retries import Retries
 from gateway.snapshot import KeySnapshot, PriceSnapshot
@@ -50,6 +52,8 @@ class Desk:
     retries: Retries
     telemetry: Telemetry
     organization: Organization
+    receipts: Receipts
+    log: PublicLog
 
 
 def desk_of(request: AnyRequest) -> Desk:
