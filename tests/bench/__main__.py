@@ -25,6 +25,7 @@ from tests.bench import (
     start,
     steps,
     store,
+    verify,
 )
 from tests.bench.row import Row
 
@@ -52,6 +53,7 @@ BENCHES: dict[str, Callable[[], list[Row]]] = {
     "mixed": mixed.measure,
     "settlement": settlement.measure,
     "encode": encode.measure,
+    "verify": verify.measure,
     "log": log.measure,
     "curve": mixed.curve,
 }
