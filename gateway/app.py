@@ -15,6 +15,8 @@ from billing.invoicing.service import Invoicing
 from billing.ledger.service import Ledger
 from billing.pricing.document import row_sha256
 from billing.pricing.service import Prices
+from billing.receipts.log.service import ReceiptLog
+from billing.receipts.service import Receipts
 from billing.reports.service import Reports
 from billing.settlement.batch import Settlement
 from billing.tenancy.projects.service import Projects
@@ -34,6 +36,7 @@ from gateway.kept import Kept
 from gateway.models import Catalog, ServedModel
 from gateway.options import GatewayOptions
 from gateway.paths import speaks_anthropic
+from gateway.public_log import PublicLog
 from gateway.pump import PumpLimits, Pumps
 from gateway.refusal import BodyTooLarge
 from gateway.retries import Retries
@@ -46,6 +49,7 @@ from gateway.routes import (
     management,
     messages,
     models,
+    receipts,
     responses,
 )
 from gateway.settle import Books, Settler
@@ -61,6 +65,7 @@ class Parts:
     """What a gateway is made of; the application opens and closes them.
 
     ``answer_secret`` is the deployment's: answers kept for retries are encrypted under keys derived from it.
+    ``deployment_ring``: text of its public keys (`engine.proof.ring`), as witnesses get it.
     """
 
     options: GatewayOptions
@@ -73,6 +78,7 @@ class Parts:
     engine: Engine
     recipe: Recipe
     answer_secret: bytes = field(repr=False)
+    deployment_ring: str
 
 
 def build(parts: Parts) -> Litestar:
@@ -113,6 +119,8 @@ def build(parts: Parts) -> Litestar:
             clock=clock,
             invoicing=Invoicing(parts.database, row_sha256),
         ),
+        receipts=Receipts(parts.database),
+        log=PublicLog(ReceiptLog(parts.database), parts.deployment_ring),
     )
     app = Litestar(
         [
@@ -125,6 +133,7 @@ def build(parts: Parts) -> Litestar:
             models.list_models,
             models.show_model,
             balance.show_balance,
+            *receipts.HANDLERS,
             health.live,
             health.ready,
             health.metrics,

@@ -7,6 +7,7 @@ from litestar.datastructures import State
 
 from billing.invoicing.service import Invoicing
 from billing.ledger.service import Ledger
+from billing.receipts.service import Receipts
 from billing.tenancy.api_key import KeyGrant, Scope
 from billing.tenancy.projects.service import Projects
 from billing.tenancy.rules.service import Rules
@@ -17,6 +18,7 @@ from gateway.instant import ValkeyClock
 from gateway.models import Catalog
 from gateway.options import GatewayOptions
 from gateway.permission import client_address, require
+from gateway.public_log import PublicLog
 from gateway.pump import Pumps
 from gateway.retries import Retries
 from gateway.snapshot import KeySnapshot, PriceSnapshot
@@ -52,6 +54,8 @@ class Desk:
     retries: Retries
     telemetry: Telemetry
     organization: Organization
+    receipts: Receipts
+    log: PublicLog
 
 
 def desk_of(request: AnyRequest) -> Desk:

@@ -201,6 +201,9 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     refusal.BudgetHeld: _budget_held,
     refusal.LimitReached: _limit,
     # what is not there just now
+    refusal.LogBusy: lambda _: Answer(
+        429, "rate_limit_exceeded", "the log is asked too often just now", "rate_limit_exceeded", None, 1
+    ),
     refusal.ProjectionMissing: _unavailable("what may be spent is not known yet"),
     refusal.ValkeyUnavailable: _unavailable("admission is not reachable"),
     billing.StoreUnavailable: _unavailable("the database is not reachable"),

@@ -18,6 +18,12 @@ MODEL: Final = tuple(f"{path}/{{name:path}}" for path in MODELS)
 BALANCE: Final = ("/user/balance", "/v1/user/balance", "/beta/user/balance")
 # What clients ask without a key, to see whether somebody is there.
 LIVE: Final = ("/", "/v1", "/beta", "/anthropic", "/api/hello", "/anthropic/api/hello", "/livez")
+RECEIPT: Final = ("/v1/receipts/{request_id:str}",)
+# The receipt log, for witnesses that have no key.
+RECEIPT_LOG: Final = ("/v1/receipts/log",)
+LOG_HEADS: Final = ("/v1/receipts/log/heads",)
+LOG_CONSISTENCY: Final = ("/v1/receipts/log/consistency",)
+LOG_CERTIFICATES: Final = ("/v1/receipts/log/certificates",)
 READY: Final = ("/readyz",)
 METRICS: Final = ("/metrics",)
 DESCRIPTION: Final = ("/openapi.json",)

@@ -10,6 +10,7 @@ GatewayError
 ├── BudgetReached       a hard budget is spent for its period
 ├── BudgetHeld          it would bear the hold, were it not for requests in flight
 ├── LimitReached        a limit of requests, tokens or concurrency is used up for now
+├── LogBusy             the receipt log is asked too often just now
 ├── ProjectionMissing   Valkey does not know a balance, budget or day's use: project it and ask again
 ├── ValkeyUnavailable   Valkey did not answer: nobody is admitted
 ├── ChargeUnknown       the request was served, but whether its charge is in the books is not known yet
@@ -125,6 +126,10 @@ class LimitReached(GatewayError):
         of += ["this user_id"] if limit.per_user else []
         named = f"{limit.measure} of {', '.join(of)}: limit {limit.amount}, requested {self.cost}"
         return f"{named}, which is never possible" if self.never else named
+
+
+class LogBusy(GatewayError):
+    """Everybody together asks for the receipt log more often than this process answers."""
 
 
 @dataclass(eq=False)

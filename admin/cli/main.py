@@ -31,6 +31,7 @@ from admin.cli import (
     usage,
     user,
     verify,
+    witness,
 )
 from admin.cli.errors import explain
 from admin.cli.options import DATA_DIR_HELP, PANEL_BOOKS, PANEL_STACK, PANEL_TRY
@@ -91,6 +92,7 @@ app.add_typer(price.app, name="price", rich_help_panel=PANEL_BOOKS)
 app.add_typer(admission.app, name="admission", rich_help_panel=PANEL_BOOKS)
 app.add_typer(audit.app, name="audit", rich_help_panel=PANEL_BOOKS)
 app.add_typer(verify.app, name="verify", rich_help_panel=PANEL_BOOKS)
+app.command("witness", rich_help_panel=PANEL_BOOKS)(witness.witness)
 app.add_typer(deployment.app, name="deployment", rich_help_panel=PANEL_STACK)
 
 

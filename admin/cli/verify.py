@@ -73,8 +73,8 @@ def receipt(  # noqa: PLR0913, PLR0917 -- each parameter is an option a person t
     from admin.verify.finding import Finding, Place
     from admin.verify.statement import Statement, check_statement
 
-    with _readable():
-        statement = Statement.read(file, _pin(anchor, keys))
+    with readable():
+        statement = Statement.read(file, pin_of(anchor, keys))
         report = check_statement(statement)
         outcomes, findings = dict(report.outcomes), list(report.findings)
         if prompt is not None:
@@ -106,10 +106,10 @@ def bundle(
     from admin.verify.bundle import check_bundle
     from admin.verify.invoices import HOOK
 
-    with _readable(), _progress(path, as_json=as_json) as progress:
+    with readable(), _progress(path, as_json=as_json) as progress:
         report = check_bundle(
             path,
-            _pin(anchor, keys),
+            pin_of(anchor, keys),
             jobs=jobs,
             invoices=HOOK,
             progress=lambda read: progress.advance(progress.task_ids[0], read),
@@ -136,9 +136,9 @@ def promise(
     from admin.verify.correspondence import Correspondence
     from admin.verify.prompt import recipe_of
 
-    with _readable():
+    with readable():
         recipe = None if model_dir is None else recipe_of(model_dir)
-        report = Correspondence(folder, recipe, _pin(anchor, keys)).check()
+        report = Correspondence(folder, recipe, pin_of(anchor, keys)).check()
     outcomes = {
         "receipts": f"{report.receipts:,} verified",
         "judged": f"{report.judged:,}, of the other {report.unjudged:,} the prompt is not known",
@@ -286,7 +286,8 @@ def _nonce(text: str) -> bytes:
     return bytes.fromhex(text)
 
 
-def _pin(anchor: str | None, keys: Path | None) -> "Pin":
+def pin_of(anchor: str | None, keys: Path | None) -> "Pin":
+    """What who verifies trusts already; raises as `readable` explains."""
     from admin.verify.trust import Pin
     from engine.proof.ring import DeploymentRing
 
@@ -294,7 +295,7 @@ def _pin(anchor: str | None, keys: Path | None) -> "Pin":
 
 
 @contextmanager
-def _readable() -> Iterator[None]:
+def readable() -> Iterator[None]:
     """Say in one line what could not be read, and where."""
     from billing.errors import BillingError
     from engine.proof.signed import ProofInvalid

@@ -11,11 +11,13 @@ price         the row, the window and the amount, to the femto-unit, by the pric
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final
 
 from admin.verify.trust import Trust
 from billing.errors import PriceMissing, ProofBroken, ReceiptInvalid, TierMissing, UsageInvalid
-from billing.pricing.rating import Charge, rate
+from billing.pricing.rating import Charge
+from billing.pricing.rating import charge as charge_by
 from billing.receipts.document import ReceiptDocument
 from billing.receipts.memo import Memo
 from billing.receipts.receipt import Receipt, kind_of
@@ -140,10 +142,16 @@ def _of_request(attestations: tuple[Attestation, ...], document: ReceiptDocument
         if call in calls:
             return f"attempt {each.attempt} is attested twice"
         calls.add(call)
-        if each.memo != agreed and (fault := _memo_fault(Memo.read(each.memo), document, trust)) is not None:
+        if each.memo != agreed and (fault := _memo_fault(_memo(each.memo), document, trust)) is not None:
             return f"attempt {each.attempt}: {fault}"
         agreed = each.memo
     return None
+
+
+@lru_cache(maxsize=1024)
+def _memo(text: str) -> Memo | None:
+    """Requests of one key to one model have the same."""
+    return Memo.read(text)
 
 
 def _memo_fault(memo: Memo | None, document: ReceiptDocument, trust: Trust) -> str | None:
@@ -157,7 +165,7 @@ def _memo_fault(memo: Memo | None, document: ReceiptDocument, trust: Trust) -> s
         if one != two:
             return f"attested with the {name} {one}, charged with {two}"
     try:
-        row = trust.book(memo.tenant_id).row(memo.model, document.currency, document.admitted_at)
+        row = trust.row(document.tenant_id, document.model, document.currency, document.admitted_at)
     except PriceMissing as error:
         return str(error)
     if row is not trust.rows.get(memo.price_row_id):
@@ -195,11 +203,12 @@ def _used(attestations: tuple[Attestation, ...], document: ReceiptDocument) -> s
 
 
 def _rated(checked: CheckedReceipt, document: ReceiptDocument, trust: Trust) -> str | None:
-    book = trust.book(document.tenant_id)
-    model, currency = document.model, document.currency
+    priced = document.tenant_id, document.model, document.currency
     try:
-        charge = rate(book, model, currency, document.usage, document.rated_at, document.tier)
-        admission = book.row(model, currency, document.admitted_at)
+        admission = row = trust.row(*priced, document.admitted_at)
+        if document.rated_at != document.admitted_at:
+            row = trust.row(*priced, document.rated_at)
+        charge = charge_by(row, document.usage, document.rated_at, document.tier)
     except (PriceMissing, TierMissing, UsageInvalid) as error:
         return str(error)
     checked.charge = charge

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import pairwise
 from typing import Final, Self
 
@@ -93,6 +94,7 @@ class Trust:
     findings: list[Finding] = field(default_factory=list)
     attestations: AttestationReader = field(init=False)
     _books: dict[str, PriceBook] = field(default_factory=dict)
+    _asked: tuple[tuple[str, str, str, datetime], PriceRow] | None = None
 
     @classmethod
     def of(cls, text: TrustText) -> Self:
@@ -118,6 +120,16 @@ class Trust:
             whole = self._books.setdefault("", PriceBook(tuple(self.rows.values()), tuple(self.placements)))
             book = self._books[tenant_id] = whole.of(tenant_id)
         return book
+
+    def row(self, tenant_id: str, model: str, currency: str, at: datetime) -> PriceRow:
+        """The price row in force for a tenant; raises PriceMissing.
+
+        The last answer is kept: most are asked for twice.
+        """
+        asked = tenant_id, model, currency, at
+        if self._asked is None or self._asked[0] != asked:
+            self._asked = asked, self.book(tenant_id).row(model, currency, at)
+        return self._asked[1]
 
     def _certify(self, lines: Iterable[Line]) -> None:
         for line in self._signed(lines, "certificate"):

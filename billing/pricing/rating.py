@@ -57,7 +57,11 @@ def rate(
         TierMissing: the row in force does not offer the tier.
         UsageInvalid: tokens in ``cache_write`` where the book does not price writes.
     """
-    row = book.row(model, currency, at)
+    return charge(book.row(model, currency, at), usage, at, tier)
+
+
+def charge(row: PriceRow, usage: TokenUsage, at: datetime, tier: Tier = "standard") -> Charge:
+    """Likewise, by the row that is in force then."""
     window, offered = row.rates_at(at)
     rates = _of_tier(row, offered, tier)
     if usage.cache_write and rates.write is None:
@@ -68,7 +72,7 @@ def rate(
         cache_write=Femto(usage.cache_write * (rates.write or 0)),
         cache_miss=Femto(usage.cache_miss * rates.miss),
         output=Femto(usage.output * rates.output),
-        currency=currency,
+        currency=row.currency,
         price_row_id=row.id,
         window=window,
         rated_at=at,

@@ -2,7 +2,8 @@
 
 A document is a noun with its operations and schemas, in JSON. Of an operation it says ``paths`` (a list of
 `gateway.paths`), ``method``, what it takes and gives with examples, and ``ignored``: parameters, each with a
-value, that are taken and change nothing. What is the same for all (keys, headers, refusals) is added here.
+value, that are taken and change nothing; ``open`` is what needs no key. What is the same for all (keys,
+headers, refusals) is added here.
 """
 
 import json
@@ -14,7 +15,7 @@ from typing import Any, Final
 from gateway import paths
 from gateway.description import refusals
 
-NOUNS: Final = ("chat", "responses", "messages", "completions", "models", "balance", "house")
+NOUNS: Final = ("chat", "responses", "messages", "completions", "models", "balance", "receipts", "house")
 BEARER: Final = "key"
 OWN_HEADER: Final = "x-api-key"
 SECURITY: Final[tuple[dict[str, list[str]], ...]] = ({BEARER: []}, {OWN_HEADER: []})
@@ -57,6 +58,7 @@ HEADERS: Final = {
     },
 }
 READING: Final = (400, 401, 403, 404, 413, 422, 500, 503)
+OPEN: Final = (400, 404, 429, 500, 503)
 INFERENCE: Final = (*READING, 402, 409, 429)
 
 Served = Mapping[str, Collection[str]]
@@ -121,7 +123,7 @@ def _operation(source: Mapping[str, Any]) -> dict[str, Any]:
         "operationId": source["id"],
         "summary": source["summary"],
         "description": "\n\n".join(filter(None, said)),
-        "security": [] if source["refusals"] == "none" else list(SECURITY),
+        "security": [] if source["refusals"] == "none" or source.get("open") else list(SECURITY),
         "responses": {"200": _answer(source, inference=inference)},
     }
     if parameters:
@@ -142,6 +144,8 @@ def _statuses(source: Mapping[str, Any]) -> tuple[int, ...]:
         return INFERENCE
     if "body" in source:
         return READING
+    if source.get("open"):
+        return OPEN
     return (401, 403, *([404] if "parameters" in source else []), 500, 503)
 
 

@@ -27,6 +27,7 @@ from tests.bench import (
     start,
     steps,
     store,
+    verify,
 )
 from tests.bench.row import Row
 
@@ -54,6 +55,7 @@ BENCHES: dict[str, Callable[[], list[Row]]] = {
     "mixed": mixed.measure,
     "settlement": settlement.measure,
     "encode": encode.measure,
+    "verify": verify.measure,
     "log": log.measure,
     "invoice": invoice.measure,
     "curve": mixed.curve,

@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from engine.proof.prefix import block_hashes
-from tests.bench import encode, first_token, overhead, settlement
+from tests.bench import encode, first_token, overhead, settlement, verify
 from tests.bench.first_token import AROUND_TOKENS, RATIO_MAX, Pair, Texts
 from tests.bench.overhead import Round
 from tests.bench.prompts import prompt_ids
@@ -88,6 +88,19 @@ def test_encoding_is_compared_round_by_round() -> None:
     assert (ratio.value, ratio.promise) == (pytest.approx(20), "≥ 20.000")
     assert (rendered.value, rendered.promise) == (pytest.approx(10), "")
     assert not encode.rows("ChatML", [encode.Round(0.019, 0.001, 1.0, 1.0)])[2].kept
+
+
+def test_verification_is_judged_by_its_median_and_by_the_cores_it_uses() -> None:
+    speed, share = verify.rows([1 / 2_000, 1 / 3_000, 1 / 4_000], 2, 0.7)
+    assert (speed.value, speed.kept, speed.promise) == (pytest.approx(3_000), True, "≥ 3,000/s")
+    assert (share.kept, "2 cores" in share.name) == (False, True)
+    assert not verify.rows([1 / 2_999], 2, 0.7)[0].kept
+
+
+def test_receipts_to_verify_are_sound_and_have_two_signatures_each() -> None:
+    receipts = [one.receipt for one in verify.served(10)]
+    assert {len(receipt.attestations) for receipt in receipts} == {2}
+    assert len({receipt.request_id for receipt in receipts}) == 10
 
 
 def test_conversations_to_encode_have_their_length_and_share_no_message(tokenizer: Tokenizer) -> None:

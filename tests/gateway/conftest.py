@@ -31,6 +31,7 @@ from gateway.app import Parts, build
 from gateway.desk import Desk
 from gateway.options import GatewayOptions
 from gateway.valkey import Valkey
+from tests.deployment import signer
 from tests.gateway.doubles import MODEL, CharacterRecipe, ScriptedEngine
 
 EPOCH = datetime(2025, 1, 1, tzinfo=UTC)
@@ -38,6 +39,7 @@ RATES = Rates(hit=14_000, miss=140_000, output=280_000)
 ROW = PriceRow(model=MODEL, currency="USD", effective_from=EPOCH, instant="admitted", standard=RATES)
 CREDIT = Femto(10**15)
 PEPPER = b"p" * 32
+SIGNER = signer()
 OPTIONS = GatewayOptions(
     body_bytes_max=100_000,
     first_event_wait_s=1.0,  # a busy machine takes its time
@@ -151,6 +153,7 @@ async def furnish(database_url: str, valkey_url: str, options: GatewayOptions = 
         engine=engine,  # type: ignore[arg-type]  # a double of the same surface
         recipe=CharacterRecipe(),
         answer_secret=PEPPER,
+        deployment_ring=SIGNER.ring.to_text(),
     )
     return House(parts, engine, tenant.id, issued.secret, issued.key.id)
 

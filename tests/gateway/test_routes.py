@@ -17,7 +17,8 @@ from tests.gateway.doubles import END, MODEL, Play, says
 Route = tuple[str, str, bool]  # method, path, whether a stream is asked for
 
 ANSWERING = {*paths.CHAT, *paths.MESSAGES, *paths.RESPONSES, *paths.COMPLETIONS}
-OPEN = {*paths.LIVE, *paths.READY, *paths.METRICS, *paths.DESCRIPTION, *paths.REFERENCE}
+WITNESSED = {*paths.RECEIPT_LOG, *paths.LOG_HEADS, *paths.LOG_CONSISTENCY, *paths.LOG_CERTIFICATES}
+OPEN = {*paths.LIVE, *paths.READY, *paths.METRICS, *paths.DESCRIPTION, *paths.REFERENCE, *WITNESSED}
 
 
 def routes(house: House) -> Iterator[tuple[str, str]]:

@@ -34,7 +34,7 @@ OF_THE_ISSUE = {
     "user create", "user list", "user set", "user remove",
     "limit set", "limit list", "limit remove",
     "budget create", "budget list", "budget set", "budget remove",
-    "verify receipt", "verify bundle", "verify promise",
+    "verify receipt", "verify bundle", "verify promise", "witness",
     "audit list", "audit verify", "audit receipts", "audit log", "deployment keys", "deployment rotate-key",
     "model list", "model alias", "model unalias",
     "invoice list", "invoice show", "invoice preview", "invoice close", "invoice pay", "invoice void",
@@ -55,6 +55,7 @@ PRINTS_ROWS = OF_THE_ISSUE - {
     "price export",
     "price plan create",
     "deployment rotate-key",
+    "witness",
 }
 
 
