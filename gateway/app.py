@@ -4,6 +4,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from litestar import Litestar, Response
 from litestar.exceptions import HTTPException, ValidationException
@@ -13,6 +14,8 @@ from billing.catalog.service import Aliasing
 from billing.db.transaction import Database
 from billing.ledger.service import Ledger
 from billing.pricing.service import Prices
+from billing.reports.export.files.link import Links
+from billing.reports.export.files.service import ExportFiles
 from billing.reports.service import Reports
 from billing.settlement.batch import Settlement
 from billing.tenancy.projects.service import Projects
@@ -46,6 +49,7 @@ from gateway.routes import (
     models,
     responses,
 )
+from gateway.routes.management import exports
 from gateway.settle import Books, Settler
 from gateway.snapshot import AliasSnapshot, KeySnapshot, PriceSnapshot
 from gateway.telemetry import EngineCollector, MemoCollector, Telemetry, log
@@ -58,7 +62,8 @@ from recipe.registry import Recipe
 class Parts:
     """What a gateway is made of; the application opens and closes them.
 
-    ``answer_secret`` is the deployment's: answers kept for retries are encrypted under keys derived from it.
+    ``answer_secret`` is the deployment's: answers kept for retries are encrypted under keys derived from it,
+    links to exports are signed by one. ``exports_folder`` is where the jobs put their files.
     """
 
     options: GatewayOptions
@@ -71,6 +76,7 @@ class Parts:
     engine: Engine
     recipe: Recipe
     answer_secret: bytes = field(repr=False)
+    exports_folder: Path | None = None
 
 
 def build(parts: Parts) -> Litestar:
@@ -108,6 +114,9 @@ def build(parts: Parts) -> Litestar:
             projects=Projects(parts.database),
             users=Users(parts.database),
             rules=Rules(parts.database),
+            reports=Reports(parts.database),
+            exports=ExportFiles(parts.database, parts.exports_folder),
+            links=Links(parts.answer_secret),
             clock=clock,
         ),
     )
@@ -126,6 +135,8 @@ def build(parts: Parts) -> Litestar:
             health.ready,
             health.metrics,
             management.router(),
+            management.readers_router(),
+            exports.fetch_file,
             description.describe,
             description.reference,
         ],

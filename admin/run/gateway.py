@@ -53,6 +53,7 @@ def app_of(known: Settings) -> Litestar:
                 known.model_dir, known.served_name, memo_bytes_max=known.encode_memo_bytes_max
             ),
             answer_secret=known.key_pepper,
+            exports_folder=known.exports_folder,
         )
     )
 

@@ -1,8 +1,9 @@
 """Puts the documents beside this file together: OpenAPI 3.1 of the paths that an application serves.
 
 A document is a noun with its operations and schemas, in JSON. Of an operation it says ``paths`` (a list of
-`gateway.paths`), ``method``, what it takes and gives with examples, and ``ignored``: parameters, each with a
-value, that are taken and change nothing. What is the same for all (keys, headers, refusals) is added here.
+`gateway.paths`), ``method``, what it takes and gives with examples, ``ignored`` (parameters, each with a
+value, that are taken and change nothing), and ``statuses`` where it refuses by others than is usual. What is
+the same for all (keys, headers, refusals) is added here.
 """
 
 import json
@@ -14,7 +15,7 @@ from typing import Any, Final
 from gateway import paths
 from gateway.description import refusals
 
-NOUNS: Final = ("chat", "responses", "messages", "completions", "models", "balance", "house")
+NOUNS: Final = ("chat", "responses", "messages", "completions", "models", "balance", "usage", "house")
 BEARER: Final = "key"
 OWN_HEADER: Final = "x-api-key"
 SECURITY: Final[tuple[dict[str, list[str]], ...]] = ({BEARER: []}, {OWN_HEADER: []})
@@ -140,6 +141,8 @@ def _operation(source: Mapping[str, Any]) -> dict[str, Any]:
 def _statuses(source: Mapping[str, Any]) -> tuple[int, ...]:
     if source.get("inference"):
         return INFERENCE
+    if "statuses" in source:
+        return tuple(source["statuses"])
     if "body" in source:
         return READING
     return (401, 403, *([404] if "parameters" in source else []), 500, 503)
