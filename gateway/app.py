@@ -109,16 +109,7 @@ def build(parts: Parts) -> Litestar:
         pumps=pumps,
         retries=Retries(pumps, settler, kept, telemetry, options),
         telemetry=telemetry,
-        organization=Organization(
-            tenancy=parts.tenancy,
-            projects=Projects(parts.database),
-            users=Users(parts.database),
-            rules=Rules(parts.database),
-            reports=Reports(parts.database),
-            exports=ExportFiles(parts.database, parts.exports_folder),
-            links=Links(parts.answer_secret),
-            clock=clock,
-        ),
+        organization=_organization(parts, clock),
     )
     app = Litestar(
         [
@@ -150,6 +141,19 @@ def build(parts: Parts) -> Litestar:
     app.state.desk = desk
     app.asgi_handler = browsers.Preflights(app.asgi_handler)
     return app
+
+
+def _organization(parts: Parts, clock: ValkeyClock) -> Organization:
+    return Organization(
+        tenancy=parts.tenancy,
+        projects=Projects(parts.database),
+        users=Users(parts.database),
+        rules=Rules(parts.database),
+        reports=Reports(parts.database),
+        exports=ExportFiles(parts.database, parts.exports_folder),
+        links=Links(parts.answer_secret),
+        clock=clock,
+    )
 
 
 def _admission(parts: Parts, clock: ValkeyClock, telemetry: Telemetry) -> Admission:

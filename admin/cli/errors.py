@@ -19,6 +19,7 @@ def explain(error: Exception) -> str | None:
     from billing.errors import (
         AliasMissing,
         BillingError,
+        ExportMissing,
         KeyMissing,
         LimitMissing,
         PlanMissing,
@@ -38,6 +39,7 @@ def explain(error: Exception) -> str | None:
         PlanMissing: "`kvitto price plan list` shows all of them",
         AliasMissing: "`kvitto model list` shows all of them",
         UserMissing: "`kvitto user list` shows all of them",
+        ExportMissing: "`kvitto exports` shows all of them",
         LimitMissing: "`kvitto limit list` and `kvitto budget list` show all of them",
     }
     match error:

@@ -15,6 +15,8 @@ from billing.db.transaction import Database
 from billing.ledger.service import Ledger
 from billing.pricing.service import Prices
 from billing.receipts.service import Receipts
+from billing.reports.export.files.service import ExportFiles
+from billing.reports.export.service import Exports
 from billing.reports.service import Reports
 from billing.tenancy.projects.service import Projects
 from billing.tenancy.rules.service import Rules
@@ -40,6 +42,8 @@ class Books:
     aliasing: Aliasing
     ledger: Ledger
     reports: Reports
+    exports: ExportFiles
+    writing: Exports
     receipts: Receipts
     settings: Settings
 
@@ -60,6 +64,8 @@ async def books(data_dir: Path) -> AsyncIterator[Books]:
             aliasing=Aliasing(database),
             ledger=Ledger(database),
             reports=Reports(database),
+            exports=ExportFiles(database, settings.exports_folder),
+            writing=Exports(database),
             receipts=Receipts(database),
             settings=settings,
         )

@@ -16,6 +16,7 @@ from tests.bench import (
     admission,
     burst,
     encode,
+    export,
     fairness,
     first_token,
     mixed,
@@ -51,6 +52,7 @@ BENCHES: dict[str, Callable[[], list[Row]]] = {
     "mixed": mixed.measure,
     "settlement": settlement.measure,
     "encode": encode.measure,
+    "export": export.measure,
     "curve": mixed.curve,
 }
 

@@ -110,7 +110,7 @@ async def test_another_organisation_finds_no_export_of_ours(keeper: House, manag
 
 async def test_a_key_that_reads_usage_may_export_and_one_that_infers_may_not(keeper: House) -> None:
     for scope, status in (("usage_read", 201), ("inference", 403)):
-        terms = KeyTerms(scopes=frozenset({scope}))  # type: ignore[arg-type]
+        terms = KeyTerms(scopes=frozenset({scope}))  # type: ignore[arg-type]  plain texts
         issued = await keeper.parts.tenancy.create_key(keeper.tenant_id, scope, EPOCH, terms=terms)
         headers = {"authorization": f"Bearer {issued.secret}"}
         url = f"{keeper.url}/v1/organization/exports"

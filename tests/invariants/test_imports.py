@@ -43,6 +43,7 @@ PLANTED = (
     ("admin/stack/postgres.py", "asyncpg"),
     ("admin/stack/workers.py", "engine.worker.launch"),
     ("admin/cli/usage.py", "redis"),
+    ("billing/reports/export/service.py", "pyarrow"),
 )
 
 

@@ -22,6 +22,7 @@ HEAVY = (
     "tiktoken",
     "deepseek_recipe",
     "alembic",
+    "pyarrow",
 )
 OF_THE_ISSUE = {
     "up", "status", "logs", "restart", "down",
@@ -35,7 +36,8 @@ OF_THE_ISSUE = {
     "budget create", "budget list", "budget set", "budget remove",
     "audit list", "audit verify", "audit receipts",
     "model list", "model alias", "model unalias",
-    "price list", "price show", "usage", "chat", "store stat", "store verify", "store sweep",
+    "price list", "price show", "usage", "chat", "export", "exports",
+    "store stat", "store verify", "store sweep",
     "store erase", "store retire", "admission rebuild",
     "price rate", "price lint", "price diff", "price publish", "price export",
     "price replay", "price plan create", "price plan list", "price plan put",
