@@ -4,6 +4,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from litestar import Litestar, Response
 from litestar.exceptions import HTTPException, ValidationException
@@ -17,6 +18,8 @@ from billing.pricing.document import row_sha256
 from billing.pricing.service import Prices
 from billing.receipts.log.service import ReceiptLog
 from billing.receipts.service import Receipts
+from billing.reports.export.files.link import Links
+from billing.reports.export.files.service import ExportFiles
 from billing.reports.service import Reports
 from billing.settlement.batch import Settlement
 from billing.tenancy.projects.service import Projects
@@ -52,6 +55,7 @@ from gateway.routes import (
     receipts,
     responses,
 )
+from gateway.routes.management import exports
 from gateway.settle import Books, Settler
 from gateway.snapshot import AliasSnapshot, KeySnapshot, PriceSnapshot
 from gateway.telemetry import EngineCollector, MemoCollector, Telemetry, log
@@ -64,7 +68,8 @@ from recipe.registry import Recipe
 class Parts:
     """What a gateway is made of; the application opens and closes them.
 
-    ``answer_secret`` is the deployment's: answers kept for retries are encrypted under keys derived from it.
+    ``answer_secret`` is the deployment's: answers kept for retries are encrypted under keys derived from it,
+    links to exports are signed by one. ``exports_folder`` is where the jobs put their files.
     ``deployment_ring``: text of its public keys (`engine.proof.ring`), as witnesses get it.
     """
 
@@ -79,6 +84,7 @@ class Parts:
     recipe: Recipe
     answer_secret: bytes = field(repr=False)
     deployment_ring: str
+    exports_folder: Path | None = None
 
 
 def build(parts: Parts) -> Litestar:
@@ -111,14 +117,7 @@ def build(parts: Parts) -> Litestar:
         pumps=pumps,
         retries=Retries(pumps, settler, kept, telemetry, options),
         telemetry=telemetry,
-        organization=Organization(
-            tenancy=parts.tenancy,
-            projects=Projects(parts.database),
-            users=Users(parts.database),
-            rules=Rules(parts.database),
-            clock=clock,
-            invoicing=Invoicing(parts.database, row_sha256),
-        ),
+        organization=_organization(parts, clock),
         receipts=Receipts(parts.database),
         log=PublicLog(ReceiptLog(parts.database), parts.deployment_ring),
     )
@@ -138,6 +137,8 @@ def build(parts: Parts) -> Litestar:
             health.ready,
             health.metrics,
             management.router(),
+            management.readers_router(),
+            exports.fetch_file,
             description.describe,
             description.reference,
         ],
@@ -151,6 +152,20 @@ def build(parts: Parts) -> Litestar:
     app.state.desk = desk
     app.asgi_handler = browsers.Preflights(app.asgi_handler)
     return app
+
+
+def _organization(parts: Parts, clock: ValkeyClock) -> Organization:
+    return Organization(
+        tenancy=parts.tenancy,
+        projects=Projects(parts.database),
+        users=Users(parts.database),
+        rules=Rules(parts.database),
+        reports=Reports(parts.database),
+        exports=ExportFiles(parts.database, parts.exports_folder),
+        links=Links(parts.answer_secret),
+        invoicing=Invoicing(parts.database, row_sha256),
+        clock=clock,
+    )
 
 
 def _admission(parts: Parts, clock: ValkeyClock, telemetry: Telemetry) -> Admission:

@@ -8,6 +8,9 @@ from litestar.datastructures import State
 from billing.invoicing.service import Invoicing
 from billing.ledger.service import Ledger
 from billing.receipts.service import Receipts
+from billing.reports.export.files.link import Links
+from billing.reports.export.files.service import ExportFiles
+from billing.reports.service import Reports
 from billing.tenancy.api_key import KeyGrant, Scope
 from billing.tenancy.projects.service import Projects
 from billing.tenancy.rules.service import Rules
@@ -36,6 +39,9 @@ class Organization:
     projects: Projects
     users: Users
     rules: Rules
+    reports: Reports
+    exports: ExportFiles
+    links: Links
     clock: ValkeyClock
     invoicing: Invoicing
 
@@ -63,6 +69,17 @@ def desk_of(request: AnyRequest) -> Desk:
     desk = request.app.state.desk
     assert isinstance(desk, Desk)
     return desk
+
+
+async def reader(request: AnyRequest) -> KeyGrant:
+    """Find whose request this is, and that its key may see what the organisation uses and pays.
+
+    Raises as `caller` does.
+    """
+    grant = await caller(request)
+    if "management" not in grant.terms.scopes:
+        require(grant, "usage_read")
+    return grant
 
 
 async def caller(request: AnyRequest, scope: Scope | None = None) -> KeyGrant:

@@ -19,6 +19,7 @@ def explain(error: Exception) -> str | None:
     from billing.errors import (
         AliasMissing,
         BillingError,
+        ExportMissing,
         InvoiceMissing,
         KeyMissing,
         LimitMissing,
@@ -40,6 +41,7 @@ def explain(error: Exception) -> str | None:
         AliasMissing: "`kvitto model list` shows all of them",
         InvoiceMissing: "`kvitto invoice list` shows all of them",
         UserMissing: "`kvitto user list` shows all of them",
+        ExportMissing: "`kvitto exports` shows all of them",
         LimitMissing: "`kvitto limit list` and `kvitto budget list` show all of them",
     }
     match error:

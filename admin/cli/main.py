@@ -19,6 +19,7 @@ from admin.cli import (
     chat,
     credit,
     deployment,
+    export,
     invoice,
     key,
     limit,
@@ -77,6 +78,8 @@ app.command("restart", rich_help_panel=PANEL_STACK)(stack.restart)
 app.command("down", rich_help_panel=PANEL_STACK)(stack.down)
 app.command("chat", rich_help_panel=PANEL_TRY)(chat.chat)
 app.command("usage", rich_help_panel=PANEL_TRY)(usage.usage)
+app.command("export", rich_help_panel=PANEL_BOOKS)(export.export)
+app.command("exports", rich_help_panel=PANEL_BOOKS)(export.exports)
 app.command("balance", rich_help_panel=PANEL_BOOKS)(balance.balance)
 app.add_typer(store.app, name="store", rich_help_panel=PANEL_STACK)
 app.add_typer(tenant.app, name="tenant", rich_help_panel=PANEL_BOOKS)

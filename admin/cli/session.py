@@ -24,6 +24,8 @@ from billing.pricing.document import row_sha256
 from billing.pricing.service import Prices
 from billing.receipts.log.service import ReceiptLog
 from billing.receipts.service import Receipts
+from billing.reports.export.files.service import ExportFiles
+from billing.reports.export.service import Exports
 from billing.reports.service import Reports
 from billing.tenancy.projects.service import Projects
 from billing.tenancy.rules.service import Rules
@@ -49,6 +51,8 @@ class Books:
     aliasing: Aliasing
     ledger: Ledger
     reports: Reports
+    exports: ExportFiles
+    writing: Exports
     receipts: Receipts
     receipt_log: ReceiptLog
     agreements: Agreements
@@ -82,6 +86,8 @@ async def books(data_dir: Path) -> AsyncIterator[Books]:
             aliasing=Aliasing(database),
             ledger=Ledger(database),
             reports=Reports(database),
+            exports=ExportFiles(database, settings.exports_folder),
+            writing=Exports(database),
             receipts=Receipts(database),
             receipt_log=ReceiptLog(database),
             agreements=Agreements(database),

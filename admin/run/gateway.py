@@ -54,6 +54,7 @@ def app_of(known: Settings) -> Litestar:
             ),
             answer_secret=known.key_pepper,
             deployment_ring=known.deployment_ring,
+            exports_folder=known.exports_folder,
         )
     )
 

@@ -257,6 +257,8 @@ async def totals_query(connection: AsyncConnection, question: UsageQuestion) -> 
         **{kind: list(names) for kind, names in question.only.named()},
     }
     statement = _totals(question)
+    if question.groups_max is not None:
+        statement += f" LIMIT {question.groups_max + 1:d}"
     return statement, {name: values[name] for name in text(statement).compile().params}
 
 

@@ -36,6 +36,8 @@ TOKENS: Final = ("cache_hit", "cache_owed", "cache_write", "cache_miss", "output
 class UsageQuestion:
     """``by`` are the dimensions of a group, none for one group a currency. ``zone`` is where days begin.
 
+    More than ``groups_max`` groups are not told.
+
     Raises:
         IntervalInvalid: there is no such zone.
         ReportInvalid: a dimension that there is not.
@@ -46,6 +48,7 @@ class UsageQuestion:
     tenant_id: str | None = None
     zone: str = "UTC"
     only: Selection = ANY
+    groups_max: int | None = None
 
     def __post_init__(self) -> None:
         zone_of(self.zone)

@@ -1,9 +1,9 @@
 """Puts the documents beside this file together: OpenAPI 3.1 of the paths that an application serves.
 
 A document is a noun with its operations and schemas, in JSON. Of an operation it says ``paths`` (a list of
-`gateway.paths`), ``method``, what it takes and gives with examples, and ``ignored``: parameters, each with a
-value, that are taken and change nothing; ``open`` is what needs no key. What is the same for all (keys,
-headers, refusals) is added here.
+`gateway.paths`), ``method``, what it takes and gives with examples, ``ignored`` (parameters, each with a
+value, that are taken and change nothing), ``open`` where it needs no key, and ``statuses`` where it refuses
+by others than is usual. What is the same for all (keys, headers, refusals) is added here.
 """
 
 import json
@@ -15,7 +15,10 @@ from typing import Any, Final
 from gateway import paths
 from gateway.description import refusals
 
-NOUNS: Final = ("chat", "responses", "messages", "completions", "models", "balance", "receipts", "house")
+NOUNS: Final = (
+    *("chat", "responses", "messages", "completions", "models", "balance"),
+    *("usage", "receipts", "house"),
+)
 BEARER: Final = "key"
 OWN_HEADER: Final = "x-api-key"
 SECURITY: Final[tuple[dict[str, list[str]], ...]] = ({BEARER: []}, {OWN_HEADER: []})
@@ -142,6 +145,8 @@ def _operation(source: Mapping[str, Any]) -> dict[str, Any]:
 def _statuses(source: Mapping[str, Any]) -> tuple[int, ...]:
     if source.get("inference"):
         return INFERENCE
+    if "statuses" in source:
+        return tuple(source["statuses"])
     if "body" in source:
         return READING
     if source.get("open"):

@@ -17,6 +17,7 @@ from tests.bench import (
     admission,
     burst,
     encode,
+    export,
     fairness,
     first_token,
     invoice,
@@ -58,6 +59,7 @@ BENCHES: dict[str, Callable[[], list[Row]]] = {
     "verify": verify.measure,
     "log": log.measure,
     "invoice": invoice.measure,
+    "export": export.measure,
     "curve": mixed.curve,
 }
 

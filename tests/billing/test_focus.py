@@ -201,7 +201,7 @@ def test_a_charge_without_its_price_row_or_beyond_it_is_refused_by_name() -> Non
     row = book().rows[1]
     group = {"price_row": row.id, "window": "standard", "tier": "standard"}
     charge = Femto(3 * row.standard.hit + 2 * row.standard.output)
-    total = UsageTotal(group, {}, "USD", 1, 2, 1, 0, 0, 2, 0, charge)  # type: ignore[arg-type]
+    total = UsageTotal(group, {}, "USD", 1, 2, 1, 0, 0, 2, 0, charge)  # type: ignore[arg-type]  plain texts
     buckets = PriceRows(book()).buckets(total)
     assert [(each.bucket, each.tokens) for each in buckets] == [
         ("cache_hit", 2),
@@ -216,5 +216,5 @@ def test_a_charge_without_its_price_row_or_beyond_it_is_refused_by_name() -> Non
         (replace(total, charge=Femto(charge + 1)), book(), f"explains {charge} femto-units of {charge + 1}"),
     ):
         with pytest.raises(ChargeUnexplained, match=reason) as refused:
-            PriceRows(prices).buckets(wrong)  # type: ignore[arg-type]
+            PriceRows(prices).buckets(wrong)  # type: ignore[arg-type]  likewise
         assert refused.value.price_row_id == row.id

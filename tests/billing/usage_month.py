@@ -43,7 +43,7 @@ def _rates(scale: int) -> Rates:
 
 def _row(model: str, currency: str, at: datetime, scale: int, windows: tuple[Window, ...] = ()) -> PriceRow:
     instant, named = ("completed", "standard") if model == OLD else ("admitted", "offpeak")
-    return PriceRow(model, currency, at, instant, _rates(scale), windows, named)  # type: ignore[arg-type]
+    return PriceRow(model, currency, at, instant, _rates(scale), windows, named)  # type: ignore[arg-type]  plain texts
 
 
 def book() -> PriceBook:

@@ -46,6 +46,7 @@ PLANTED = (
     ("admin/verify/receipt.py", "billing.db.transaction"),
     ("admin/verify/bundle.py", "gateway.refusal"),
     ("admin/verify/trust.py", "aiohttp"),
+    ("billing/reports/export/service.py", "pyarrow"),
 )
 
 

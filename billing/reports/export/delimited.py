@@ -8,7 +8,7 @@ from billing.reports.export.column import Column
 Sink = Callable[[bytes], Awaitable[None]]
 
 # What spreadsheets take for the beginning of a formula, in full width too (OWASP, CSV injection).
-STARTS: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # noqa: RUF001
+STARTS: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # noqa: RUF001  full width is meant
 MARK: Final = "'"
 
 

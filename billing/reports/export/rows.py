@@ -15,7 +15,7 @@ from billing.reports.export.order import Form
 Row = Mapping[str, Any]  # by column: text, integer, aware instant, amount as decimal text, or None
 
 
-def written(columns: Sequence[Column], form: Form, rows: Iterable[Row]) -> bytes:
+def written(columns: Sequence[Column], form: Form, rows: Iterable[Row], line_end: str = "\n") -> bytes:
     """Rows as `Delimited`, `Lines` or `Parquet` take them. Instants are of UTC, with a Z."""
     if form == "jsonl":
         encode = msgspec.json.encode
@@ -24,7 +24,7 @@ def written(columns: Sequence[Column], form: Form, rows: Iterable[Row]) -> bytes
             for row in rows
         )
     text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    writer = csv.writer(text, lineterminator=line_end)
     writer.writerows([_in_cell(column, form, row.get(column.name)) for column in columns] for row in rows)
     return text.getvalue().encode()
 

@@ -3,7 +3,21 @@
 from litestar import Router
 
 from billing.errors import StoreRefused
-from gateway.routes.management import budgets, credit, edge, invoices, keys, limits, prices, projects, users
+from gateway.routes.management import (
+    budgets,
+    credit,
+    edge,
+    exports,
+    invoices,
+    keys,
+    limits,
+    prices,
+    projects,
+    usage_anthropic,
+    usage_deepseek,
+    usage_openai,
+    users,
+)
 
 
 def router() -> Router:
@@ -13,5 +27,18 @@ def router() -> Router:
         "/v1/organization",
         route_handlers=[handler for noun in nouns for handler in noun.HANDLERS],
         guards=[edge.managers_only],
+        exception_handlers={StoreRefused: edge.refuse_row},
+    )
+
+
+def readers_router() -> Router:
+    """What keys reach that may read usage, too: exports, and the reports of other houses' shapes."""
+    handlers = [
+        handler for noun in (usage_openai, usage_anthropic, usage_deepseek) for handler in noun.HANDLERS
+    ]
+    return Router(
+        "/",
+        route_handlers=[*handlers, Router("/v1/organization", route_handlers=exports.HANDLERS)],
+        guards=[edge.readers_only],
         exception_handlers={StoreRefused: edge.refuse_row},
     )

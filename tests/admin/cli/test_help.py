@@ -22,6 +22,7 @@ HEAVY = (
     "tiktoken",
     "deepseek_recipe",
     "alembic",
+    "pyarrow",
 )
 OFFLINE = ("verify ", "witness")  # these need no stack
 OF_THE_ISSUE = {
@@ -41,7 +42,8 @@ OF_THE_ISSUE = {
     "invoice uncollectible", "invoice credit-note", "invoice bundle", "invoice terms set",
     "invoice terms show", "invoice profile set", "invoice profile show", "invoice coupon give",
     "invoice coupon end", "invoice coupon list",
-    "price list", "price show", "usage", "chat", "store stat", "store verify", "store sweep",
+    "price list", "price show", "usage", "chat", "export", "exports",
+    "store stat", "store verify", "store sweep",
     "store erase", "store retire", "admission rebuild",
     "price rate", "price lint", "price diff", "price publish", "price export",
     "price replay", "price plan create", "price plan list", "price plan put",
