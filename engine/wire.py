@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, Self
 
 Stage = Literal["prefill", "decode", "both"]
+# A call of no stage: what it computes is no token, and nobody attests or bills it.
+Encode = Literal["encode"]
 
 REQUEST_ID: Final = "request_id"
 ATTEMPT: Final = "attempt"
@@ -39,6 +41,12 @@ REPORT_PATH: Final = "/kvitto/report"
 DRAIN_PATH: Final = "/kvitto/drain"
 # vLLM prefixes the request id it is given; aborts must name the prefixed id.
 ENGINE_ID_PREFIX: Final = "generate-tokens-"
+
+# A request's images, beside vLLM's own fields of a call: `engine.worker.images` takes them out of it.
+IMAGES: Final = "images"
+IMAGES_BYTES_MAX: Final = 32 * 1024**2
+# How a refusal begins that blames an image.
+IMAGE_REFUSED: Final = "an image is refused: "
 
 # Likeliest tokens that a request may be told of beside each drawn one.
 LOGPROBS_MAX: Final = 20

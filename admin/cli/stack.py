@@ -10,6 +10,7 @@ from admin.cli.options import DataDir, Json, directory
 from admin.cli.shape import (
     STEP_BUDGET_S,
     Decode,
+    Encode,
     FirstToken,
     Mono,
     Prefill,
@@ -48,6 +49,7 @@ def up(  # noqa: PLR0913, PLR0917 -- each parameter is an option a person types
     prefill: Prefill = None,
     decode: Decode = None,
     mono: Mono = None,
+    encode: Encode = 0,
     step_budget_s: StepBudget = STEP_BUDGET_S,
     first_token: FirstToken = "on",  # noqa: S107 -- a token of output
     store: Store = "on",
@@ -82,7 +84,7 @@ def up(  # noqa: PLR0913, PLR0917 -- each parameter is an option a person types
         port=port,
         model=model,
         shape=replace(
-            seated(prefill, decode, mono),
+            seated(prefill, decode, mono, encode),
             step_budget_s=step_budget_s or None,
             first_token=first_token == "on",  # noqa: S105 -- a token of output
             store=store == "on",
