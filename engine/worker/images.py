@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, Final
 
-from engine.proof.prefix import ImageRun, image_name
+from engine.proof.prefix import image_name
 from engine.wire import IMAGE_REFUSED, IMAGES, IMAGES_BYTES_MAX
 
 _LOG: Final = logging.getLogger("vllm.kvitto.images")
@@ -45,9 +45,10 @@ class SentImage:
     tokens: int
     content: bytes
 
-    def run(self, salt: str) -> ImageRun:
-        """Its place and name under a salt."""
-        return ImageRun(self.offset, self.tokens, image_name(salt, hashlib.sha256(self.content).hexdigest()))
+    @property
+    def digest(self) -> str:
+        """SHA-256 of its file, in hexadecimal."""
+        return hashlib.sha256(self.content).hexdigest()
 
 
 _SENT: Final[ContextVar[tuple[SentImage, ...]]] = ContextVar("images", default=())
@@ -61,7 +62,7 @@ def take(body: bytes, served: bool) -> bytes:
         served: whether the model takes images.
 
     Returns:
-        The body as vLLM knows it.
+        The body as vLLM knows it; its parameters say which images came, for whoever attests the prompt.
 
     Raises:
         ImagesRefused: images that cannot be, too many bytes of them, or a model that takes none.
@@ -77,7 +78,10 @@ def take(body: bytes, served: bool) -> bytes:
         return body
     if not served:
         raise ImagesRefused("this model takes none")
-    _SENT.set(_read(sent))
+    images = _read(sent)
+    _SENT.set(images)
+    if isinstance(params := fields.get("kv_transfer_params"), dict):
+        params[IMAGES] = [(image.offset, image.digest) for image in images]
     return json.dumps(fields).encode()
 
 
@@ -134,7 +138,7 @@ async def _input(renderer: Any, request: Any, images: Sequence[SentImage]) -> An
         prompt: dict[str, Any] = {
             "prompt_token_ids": list(request.token_ids),
             "multi_modal_data": {"image": pictures},
-            "multi_modal_uuids": {"image": [image.run(salt).name for image in images]},
+            "multi_modal_uuids": {"image": [image_name(salt, image.digest) for image in images]},
         }
         if salt:
             prompt["cache_salt"] = salt

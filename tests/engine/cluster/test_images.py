@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from engine.api import GenerateRequest, ImageInput, ImageRefused, PromptRefused
+from engine.api import GenerateRequest, ImageInput, ImageRefused, PromptRefused, WorkerAnswerInvalid
 from engine.cluster import request as requests
 from engine.cluster.bodies import Bodies
 from engine.cluster.prefixes import Prefixes, PromptTokens
@@ -216,6 +216,19 @@ async def test_the_stored_part_of_a_prompt_with_images_is_found_by_which_they_ar
         stored.append(known.stored_tokens[NAMESPACE])
     reading.close()
     assert stored == [576, 128], "the other image's blocks are not there"
+
+
+async def test_an_attestation_of_another_image_is_not_accepted(
+    open_engine, prefiller, decoder, seeing
+) -> None:
+    async def of_another(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        other = {**body[IMAGES][0], "data": base64.b64encode(b"a filf").decode()}
+        return await prefiller.attested(request, body | {IMAGES: [other, body[IMAGES][1]]})
+
+    prefiller.on_prefill = of_another
+    async with open_engine(prefiller, decoder) as engine:
+        with pytest.raises(WorkerAnswerInvalid, match="prompt_commitment"):
+            await engine.submit(seeing).prefilled()
 
 
 async def _garbage(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:

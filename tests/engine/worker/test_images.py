@@ -16,7 +16,6 @@ from vllm.multimodal.processing.processor import BaseMultiModalProcessor
 from vllm.renderers.base import BaseRenderer
 from vllm.renderers.online_renderer import OnlineRenderer
 
-from engine.proof.prefix import ImageRun, image_name
 from engine.wire import IMAGE_REFUSED, IMAGES
 from engine.worker import images
 from engine.worker.images import ImagesRefused, SentImage
@@ -81,9 +80,11 @@ def test_a_model_without_eyes_refuses_images_and_too_many_bytes_are_too_many(
         taken(call(images=[SENT, SENT]))
 
 
-def test_a_name_is_made_of_the_bytes_that_came() -> None:
-    name = image_name("salt", hashlib.sha256(b"a file").hexdigest())
-    assert SentImage(3, 2, b"a file").run("salt") == ImageRun(3, 2, name)
+def test_which_images_are_attested_is_read_off_the_bytes_that_came() -> None:
+    body, (image,) = taken(call(images=[SENT], kv_transfer_params={"images": [(9, "made up")], "memo": "m"}))
+    digest = hashlib.sha256(b"a file").hexdigest()
+    assert image.digest == digest
+    assert json.loads(body)["kv_transfer_params"] == {"images": [[3, digest]], "memo": "m"}
 
 
 def test_a_text_model_is_left_as_it_is() -> None:

@@ -17,7 +17,9 @@ import tokenizers
 from PIL import Image
 
 from engine import wire
-from engine.cluster.request import ImageInput
+from engine.api import Engine, EngineOptions, GenerateRequest, ImageInput, Sampling, WorkerAddress
+from engine.cluster.salt import cache_salt
+from engine.proof import signed
 from engine.proof.attestation import commitment
 from engine.proof.prefix import ImageRun, block_hashes, image_name
 from engine.wire import IMAGE_REFUSED
@@ -108,7 +110,9 @@ def test_an_answer_hangs_on_the_image_and_is_the_same_cold_warm_and_in_another_s
     hits = [answer.attested.hit_tokens for answer in (cold, warm, elsewhere)]
     assert hits == [0, whole, 0], "a scope finds what it had itself, and nothing of another's"
     assert warm.attested.prompt_tokens == len(ask.ids)
-    assert warm.attested.cached_prefix_commitment == commitment(ask.nonce, ask.ids[:whole])
+    which = [(ask.images[0].offset, ask.images[0].digest)]
+    assert warm.attested.prompt_commitment == commitment(ask.nonce, ask.ids, which)
+    assert warm.attested.cached_prefix_commitment == commitment(ask.nonce, ask.ids[:whole], which)
 
 
 def test_another_image_of_the_same_size_misses_from_its_first_block_on(stage: Stage) -> None:
@@ -209,6 +213,46 @@ def test_a_worker_takes_what_an_encode_worker_has_left_and_does_not_encode_itsel
     # Whoever encoded the image it was sent would answer of that one.
     swapped = [dataclasses.replace(ask, tenant="ten_of_nobody") for ask in (red, blue)]
     assert [stage.prefill.ask(ask).ids for ask in swapped] == expected[::-1]
+
+
+async def test_the_cluster_has_an_image_encoded_then_computed_then_answered_of(
+    stage: Stage, place: Place
+) -> None:
+    ask = stage.ask(picture(9), picture(9))
+    alone = stage.decode.ask(ask)
+    specs = [worker.spec for worker in (stage.encode, stage.prefill, stage.decode)]
+    options = EngineOptions(
+        tuple(WorkerAddress(spec.name, spec.role, spec.socket) for spec in specs),
+        salt_secret=bytes(32),
+        deployment_public_key=signed.public_bytes(place.deployment.public),
+        store_dir=place.store_dir,
+        elastic=False,
+    )
+    request = GenerateRequest(
+        "0197f3f2-8c00-7000-8000-000000000001",
+        TENANT,
+        "",
+        tuple(ask.ids),
+        Sampling(8, temperature=0.0),
+        "chat",
+        bytes(32),
+        "a memo",
+        images=tuple(ask.images),
+    )
+    engine = Engine(options)
+    await engine.open()
+    try:
+        generation = engine.submit(request)
+        tokens = [token async for chunk in generation for token in chunk.token_ids]
+        attested, _ = await generation.prefilled()
+        again = await engine.submit(dataclasses.replace(request)).prefilled()
+    finally:
+        await engine.close()
+    assert tokens == alone.ids
+    assert (attested.worker, attested.hit_tokens) == ("prefill-0", 0)
+    assert again[0].hit_tokens == (len(ask.ids) - 1) // 64 * 64
+    name = image_name(cache_salt(bytes(32), TENANT, ""), ask.images[0].digest)
+    assert len(list(stage.encoded_dir.glob(f"*/{name}.safetensors"))) == 1
 
 
 def test_an_encode_worker_leaves_an_image_once_for_each_scope(stage: Stage) -> None:
