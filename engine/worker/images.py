@@ -71,7 +71,7 @@ def take(body: bytes, served: bool) -> bytes:
         return body
     try:
         fields = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return body
     sent = fields.pop(IMAGES, None) if isinstance(fields, dict) else None
     if not sent:

@@ -44,7 +44,16 @@ def test_images_leave_the_body_and_wait_in_the_context_of_the_call() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [call(), b"no json", b'{"images": ', b'["images"]', call(images=None), call(images=[])]
+    "body",
+    [
+        call(),
+        b"no json",
+        b'{"images": ',
+        b'["images"]',
+        b'{"images": ' + b"[" * 100_000,
+        call(images=None),
+        call(images=[]),
+    ],
 )
 def test_what_has_no_images_is_left_to_vllm(body: bytes) -> None:
     left, sent = taken(body, served=False)
