@@ -43,7 +43,7 @@ class WorkerSettings:
     """How the gateway reaches one worker; paths are absolute."""
 
     name: str
-    role: Literal["prefill", "decode", "both"]
+    role: Literal["encode", "prefill", "decode", "both"]
     socket: Path
     certificate_file: Path
 

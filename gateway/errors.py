@@ -143,6 +143,7 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     recipe.ParameterUnsupported: lambda e: _invalid(400, str(e), e.param, "unsupported_parameter"),
     recipe.PromptTooLong: lambda e: _invalid(400, str(e), e.param, "context_length_exceeded"),
     engine.PromptRefused: lambda e: _invalid(400, e.message, "messages", "prompt_refused"),
+    engine.ImageRefused: lambda e: _invalid(400, e.message, "messages", "image_refused"),
     engine.ConstraintRefused: lambda e: _invalid(400, e.message, "response_format", "unsupported_parameter"),
     refusal.BodyTooLarge: lambda e: _invalid(
         413, f"the request body is longer than {e.bytes_max} bytes", None, "body_too_large"
