@@ -27,6 +27,7 @@ from gateway.admission.rebuild import Projections
 from gateway.admission.share import AdmissionByShare
 from gateway.desk import AnyRequest, Desk, Organization
 from gateway.errors import Answer, answer_of
+from gateway.images import ImageReader
 from gateway.instant import ValkeyClock
 from gateway.kept import Kept
 from gateway.models import Catalog, ServedModel
@@ -59,6 +60,7 @@ class Parts:
     """What a gateway is made of; the application opens and closes them.
 
     ``answer_secret`` is the deployment's: answers kept for retries are encrypted under keys derived from it.
+    Without ``images``, images are read as the options say.
     """
 
     options: GatewayOptions
@@ -71,6 +73,7 @@ class Parts:
     engine: Engine
     recipe: Recipe
     answer_secret: bytes = field(repr=False)
+    images: ImageReader | None = None
 
 
 def build(parts: Parts) -> Litestar:
@@ -102,6 +105,7 @@ def build(parts: Parts) -> Litestar:
         valkey=parts.valkey,
         pumps=pumps,
         retries=Retries(pumps, settler, kept, telemetry, options),
+        images=parts.images or ImageReader(options.images, options.fetching),
         telemetry=telemetry,
         organization=Organization(
             tenancy=parts.tenancy,
@@ -165,6 +169,8 @@ def _lifespan(
             stack.push_async_callback(parts.settlement.close)
             await parts.engine.open()
             stack.push_async_callback(parts.engine.close)
+            await desk.images.open()
+            stack.push_async_callback(desk.images.close)
             await desk.catalog.aliases.attempt()  # so that no name is unknown for want of a reading
             for task in (leases, desk.keys, desk.prices, desk.catalog.aliases, desk.retries):
                 task.start()

@@ -65,6 +65,23 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class ImageInput:
+    """One image of a prompt.
+
+    Args:
+        offset: where in the prompt the tokens begin that stand for it, markers included.
+        tokens: how many they are: exactly those that the model's own processor makes of it.
+        data: the file, PNG, JPEG, WebP or GIF.
+        digest: SHA-256 of it in hexadecimal.
+    """
+
+    offset: int
+    tokens: int
+    data: bytes
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class GenerateRequest:
     """One request.
 
@@ -77,6 +94,7 @@ class GenerateRequest:
         nonce: 32 secret random bytes, hides the prompt in the attestation's commitments.
         memo: opaque to the engine, repeated in every attestation.
         weight: the tenant's share of a busy worker, above 0.
+        images: in the order of their tokens, which do not overlap.
     """
 
     request_id: str
@@ -88,6 +106,7 @@ class GenerateRequest:
     nonce: bytes
     memo: str
     weight: float = 1.0
+    images: tuple[ImageInput, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.request_id or not self.tenant:

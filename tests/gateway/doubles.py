@@ -14,6 +14,7 @@ from recipe.constraint import of_response_format
 from recipe.errors import PromptTooLong
 from recipe.events import Event, Finish, FinishReason, Thinking, ToolArguments, ToolCall
 from recipe.families.limits import calls_of, completion_tokens
+from recipe.images import NO_IMAGES, Images
 from recipe.marks import Marks
 from recipe.markup import MarkupReader
 from recipe.memo import EncodeMemo
@@ -221,7 +222,9 @@ class CharacterRecipe:
     def __init__(self) -> None:
         self.memo = EncodeMemo()
 
-    def render(self, request: Request, scope: str = "") -> Prompt:
+    reads_images = False
+
+    def render(self, request: Request, scope: str = "", images: Images = NO_IMAGES) -> Prompt:
         lines = [f"{message.role}:{message.content}\n" for message in request.conversation.messages]
         if request.text is not None:
             lines = [request.text]
