@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from litestar import Litestar, Response
 from litestar.exceptions import HTTPException, ValidationException
@@ -78,7 +78,7 @@ class Parts:
 
 def build(parts: Parts) -> Litestar:
     """Make the application of one process. It describes its management and accepts no cookies."""
-    options = parts.options
+    options = _with_room_for_images(parts)
     telemetry = Telemetry()
     clock = ValkeyClock(parts.valkey)
     admission = _admission(parts, clock, telemetry)
@@ -143,6 +143,14 @@ def build(parts: Parts) -> Litestar:
     app.state.desk = desk
     app.asgi_handler = browsers.Preflights(app.asgi_handler)
     return app
+
+
+def _with_room_for_images(parts: Parts) -> GatewayOptions:
+    """Options by which a body may hold all the images that a request may, in base64, if they are read."""
+    if not parts.recipe.reads_images:
+        return parts.options
+    room = parts.options.images.request_bytes_max * 4 // 3
+    return replace(parts.options, body_bytes_max=parts.options.body_bytes_max + room)
 
 
 def _admission(parts: Parts, clock: ValkeyClock, telemetry: Telemetry) -> Admission:

@@ -32,7 +32,7 @@ class GatewayOptions:
     """Limits and intervals of one gateway process.
 
     Args:
-        body_bytes_max: larger request bodies are refused with 413.
+        body_bytes_max: larger request bodies are refused with 413; beside images, where the model reads any.
         request_deadline_s: from admission to the last chunk; the hold covers the dearest window until then.
             At most `billing.pricing.publication.REQUEST_MAX`, which new prices wait for.
         first_event_wait_s: how long a stream's status waits for the engine; then 200 and heartbeats.

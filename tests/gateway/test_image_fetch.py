@@ -32,7 +32,7 @@ PRIVATE = {
     "loopback": "127.0.0.1",
     "loopback, other end": "127.255.255.254",
     "loopback of IPv6": "::1",
-    "unspecified": "0.0.0.0",  # noqa: S104  # not bound
+    "unspecified": "0.0.0.0",  # noqa: S104 - judged, not bound.
     "this network": "0.1.2.3",
     "unspecified of IPv6": "::",
     "10/8": "10.0.0.1",
