@@ -21,7 +21,7 @@ from recipe.families.limits import (
 from recipe.families.model_files import ModelFiles, read_model_files
 from recipe.families.raw import encode_raw
 from recipe.families.template import ChatTemplate, Page, Written
-from recipe.families.vision import image_mark, placed, refuse_blind, vision_of, with_mark, without_detail
+from recipe.families.vision import has_images, image_mark, placed, vision_of, with_mark, without_detail
 from recipe.images import NO_IMAGES, Images, sources_of
 from recipe.marks import THINK, THINK_END, Marks
 from recipe.markup import MarkupParser
@@ -122,9 +122,9 @@ class ChatMl:
         if request.text is not None:
             return self._raw(request)
         refuse_unserved(request)
-        refuse_blind(request, self._vision)
-        conversation, mark = self._conversation(request)
-        sources = sources_of(conversation)
+        mark = image_mark(request.conversation) if has_images(request, self._vision) else ""
+        conversation = self._conversation(request, mark)
+        sources = sources_of(conversation) if mark else []
         page = self._page(request, conversation, mark)
         texts = [message["content"] for message in page.messages]
         refuse_hopeless(texts, self.tokenizer, self.context_tokens)
@@ -152,14 +152,13 @@ class ChatMl:
             images=placed_images,
         )
 
-    def _conversation(self, request: Request) -> tuple[Conversation, str]:
-        """What is to be rendered, and the character that stands for its images in it."""
+    def _conversation(self, request: Request, mark: str) -> Conversation:
+        """What is to be rendered, the mark where its images stand."""
         # Earlier reasoning is left out of a conversation that does not think.
         options = _THINKS if self._may_think else _PLAIN
-        if not sources_of(request.conversation):
-            return request.convert(options).conversation if self._may_think else request.conversation, ""
-        mark = image_mark(request.conversation)
-        return request.convert(with_mark(options, mark)).conversation, mark
+        if mark:
+            options = with_mark(options, mark)
+        return request.convert(options).conversation if mark or self._may_think else request.conversation
 
     def _raw(self, request: Request) -> Prompt:
         """The prompt of a text."""

@@ -23,8 +23,8 @@ from recipe.families.limits import (
 )
 from recipe.families.model_files import ModelFiles, read_model_files
 from recipe.families.raw import encode_raw
-from recipe.families.vision import image_mark, placed, refuse_blind, with_mark
-from recipe.images import NO_IMAGES, Images, sources_of
+from recipe.families.vision import has_images, image_mark, placed, with_mark
+from recipe.images import NO_IMAGES, Images
 from recipe.memo import EncodeMemo
 from recipe.parser import OutputParser, PlainParser
 from recipe.prompt import Constraint, Prompt, Sampling
@@ -99,8 +99,7 @@ class DeepSeek:
         if request.text is not None:
             return self._raw(request)
         refuse_unserved(request)
-        refuse_blind(request, self._vision)
-        mark = image_mark(request.conversation) if sources_of(request.conversation) else ""
+        mark = image_mark(request.conversation) if has_images(request, self._vision) else ""
         converted = request.convert(with_mark(self._options, mark) if mark else self._options)
         conversation = converted.conversation
         contents = [message.content for message in conversation.messages]

@@ -139,10 +139,12 @@ def vision_of(files: ModelFiles, tokenizer: Tokenizer) -> Vision | None:
     return None
 
 
-def refuse_blind(request: Request, vision: Vision | None) -> None:
-    """Refuse images where the model sees none; ParameterUnsupported."""
-    if vision is None and sources_of(request.conversation):
+def has_images(request: Request, vision: Vision | None) -> bool:
+    """Whether there are images to be seen; ParameterUnsupported where there are, and the model sees none."""
+    images = bool(sources_of(request.conversation))
+    if images and vision is None:
         raise ParameterUnsupported("messages", "This model reads no images")
+    return images
 
 
 def image_mark(conversation: Conversation) -> str:

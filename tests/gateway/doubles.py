@@ -14,7 +14,7 @@ from recipe.constraint import of_response_format
 from recipe.errors import PromptTooLong
 from recipe.events import Event, Finish, FinishReason, Thinking, ToolArguments, ToolCall
 from recipe.families.limits import calls_of, completion_tokens
-from recipe.families.vision import refuse_blind
+from recipe.families.vision import has_images
 from recipe.images import NO_IMAGES, Images
 from recipe.marks import Marks
 from recipe.markup import MarkupReader
@@ -227,7 +227,7 @@ class CharacterRecipe:
 
     def render(self, request: Request, scope: str = "", images: Images = NO_IMAGES) -> Prompt:
         if not self.reads_images:
-            refuse_blind(request, None)
+            has_images(request, None)
         lines = [f"{message.role}:{message.content}\n" for message in request.conversation.messages]
         if request.text is not None:
             lines = [request.text]

@@ -279,8 +279,8 @@ async def test_redirects_are_followed_three_times_and_no_further() -> None:
 async def test_a_redirect_is_judged_as_a_url_of_the_clients(to: str, why: str) -> None:
     answers: dict[str, Answer] = {"secret": picture}
 
-    async def redirect(request: web.Request) -> web.Response:
-        return await sends(to.format(port=there.port))(request)  # type: ignore[return-value]
+    async def redirect(request: web.Request) -> web.StreamResponse:
+        return await sends(to.format(port=there.port))(request)
 
     async with serving(a=redirect, **answers) as there:
         names = {"pictures.example": [HERE], "inside.example": [ELSEWHERE]}
