@@ -59,7 +59,7 @@ class Settings:
     (`engine.shapes.shape.Shape`). ``valkey_lost`` and ``gateway_replicas``: see
     `gateway.options.GatewayOptions`. ``trusted_proxies``: CIDR blocks of proxies before the API, whose
     ``X-Forwarded-For`` is believed. ``encode_memo_bytes_max``: what each gateway may keep of encoded prompts
-    (`recipe.memo`).
+    (`recipe.memo`). ``image_urls``: images that bodies name by URL are fetched.
     """
 
     data_dir: Path
@@ -81,6 +81,7 @@ class Settings:
     gateway_replicas: int = 1
     trusted_proxies: tuple[str, ...] = ()
     encode_memo_bytes_max: int = BYTES_MAX
+    image_urls: bool = True
 
     @property
     def base_url(self) -> str:
@@ -180,6 +181,18 @@ def encode_memo_bytes_max() -> int:
     """
     given = _bytes_max("ENCODE_MEMO_BYTES_MAX")
     return BYTES_MAX if given is None else given
+
+
+def image_urls() -> bool:
+    """Read ``KVITTO_IMAGE_URLS``: ``fetch``, or ``refuse``, so that bodies have to hold their images.
+
+    Raises:
+        SettingsInvalid: it is something else.
+    """
+    written = os.environ.get(PREFIX + "IMAGE_URLS") or "fetch"
+    if written not in ("fetch", "refuse"):
+        raise SettingsInvalid(f"{PREFIX}IMAGE_URLS is {written!r}: write fetch or refuse")
+    return written == "fetch"
 
 
 def _bytes_max(name: str) -> int | None:

@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from litestar import Litestar, Response
@@ -34,6 +34,7 @@ from gateway.admission.rebuild import Projections
 from gateway.admission.share import AdmissionByShare
 from gateway.desk import AnyRequest, Desk, Organization
 from gateway.errors import Answer, answer_of
+from gateway.images import ImageReader
 from gateway.instant import ValkeyClock
 from gateway.kept import Kept
 from gateway.models import Catalog, ServedModel
@@ -71,6 +72,7 @@ class Parts:
     ``answer_secret`` is the deployment's: answers kept for retries are encrypted under keys derived from it,
     links to exports are signed by one. ``exports_folder`` is where the jobs put their files.
     ``deployment_ring``: text of its public keys (`engine.proof.ring`), as witnesses get it.
+    Without ``images``, images are read as the options say.
     """
 
     options: GatewayOptions
@@ -85,11 +87,12 @@ class Parts:
     answer_secret: bytes = field(repr=False)
     deployment_ring: str
     exports_folder: Path | None = None
+    images: ImageReader | None = None
 
 
 def build(parts: Parts) -> Litestar:
     """Make the application of one process. It describes its management and accepts no cookies."""
-    options = parts.options
+    options = _with_room_for_images(parts)
     telemetry = Telemetry()
     clock = ValkeyClock(parts.valkey)
     admission = _admission(parts, clock, telemetry)
@@ -116,6 +119,7 @@ def build(parts: Parts) -> Litestar:
         valkey=parts.valkey,
         pumps=pumps,
         retries=Retries(pumps, settler, kept, telemetry, options),
+        images=parts.images or ImageReader(options.images, options.fetching),
         telemetry=telemetry,
         organization=_organization(parts, clock),
         receipts=Receipts(parts.database),
@@ -168,6 +172,14 @@ def _organization(parts: Parts, clock: ValkeyClock) -> Organization:
     )
 
 
+def _with_room_for_images(parts: Parts) -> GatewayOptions:
+    """Options by which a body may hold all the images that a request may, in base64, if they are read."""
+    if not parts.recipe.reads_images:
+        return parts.options
+    room = parts.options.images.request_bytes_max * 4 // 3
+    return replace(parts.options, body_bytes_max=parts.options.body_bytes_max + room)
+
+
 def _admission(parts: Parts, clock: ValkeyClock, telemetry: Telemetry) -> Admission:
     options, valkey = parts.options, parts.valkey
     telemetry.valkey_lost.labels(options.valkey_lost).set(1)
@@ -192,6 +204,8 @@ def _lifespan(
             stack.push_async_callback(parts.settlement.close)
             await parts.engine.open()
             stack.push_async_callback(parts.engine.close)
+            await desk.images.open()
+            stack.push_async_callback(desk.images.close)
             await desk.catalog.aliases.attempt()  # so that no name is unknown for want of a reading
             for task in (leases, desk.keys, desk.prices, desk.catalog.aliases, desk.retries):
                 task.start()

@@ -17,6 +17,7 @@ from billing.tenancy.rules.service import Rules
 from billing.tenancy.service import Tenancy
 from billing.tenancy.users.service import Users
 from gateway.credentials import key_sent
+from gateway.images import ImageReader
 from gateway.instant import ValkeyClock
 from gateway.models import Catalog
 from gateway.options import GatewayOptions
@@ -58,6 +59,7 @@ class Desk:
     valkey: Valkey
     pumps: Pumps
     retries: Retries
+    images: ImageReader
     telemetry: Telemetry
     organization: Organization
     receipts: Receipts

@@ -148,6 +148,7 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     refusal.BodyTooLarge: lambda e: _invalid(
         413, f"the request body is longer than {e.bytes_max} bytes", None, "body_too_large"
     ),
+    refusal.ImageNotFetched: lambda e: _invalid(400, str(e), e.param, "invalid_image_url"),
     refusal.KeyRefused: _no_key,
     refusal.NotPermitted: lambda e: Answer(403, "permission_error", e.reason, "not_permitted", e.param),
     refusal.ModelUnknown: _no_model,
@@ -222,6 +223,7 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
         1,
     ),
     refusal.Draining: _unavailable("this server is stopping", 1),
+    refusal.ImagesBusy: _unavailable("too many images are being fetched"),
     refusal.DeadlinePassed: _unavailable("the request took too long"),
     refusal.ReaderStalled: lambda _: _invalid(408, "the answer was not read in time", None, "reader_stalled"),
     refusal.ClientGone: lambda _: Answer(499, "client_gone", "the client closed the request", "client_gone"),

@@ -14,6 +14,8 @@ GatewayError
 ├── ProjectionMissing   Valkey does not know a balance, budget or day's use: project it and ask again
 ├── ValkeyUnavailable   Valkey did not answer: nobody is admitted
 ├── ChargeUnknown       the request was served, but whether its charge is in the books is not known yet
+├── ImageNotFetched     an image cannot be had from where the client says that it lies
+├── ImagesBusy          this process fetches as many images as it may
 ├── IdempotencyKeyReused   the idempotency key belongs to another body
 ├── IdempotencyResultLost  the idempotency key has been answered, and the answer is not kept
 ├── AnsweredMeanwhile   another request answered the same idempotency key first; this one costs nothing
@@ -151,6 +153,19 @@ class ValkeyUnavailable(GatewayError):
 
 class ChargeUnknown(GatewayError):
     """The database did not take the charge; the sweeper asks it again, and charges what workers attest."""
+
+
+class ImageNotFetched(GatewayError):
+    """An image was not had from its URL; ``reason`` tells nothing of what stands behind other addresses."""
+
+    def __init__(self, param: str, reason: str) -> None:
+        super().__init__(f"the image at '{param}' was not fetched: {reason}")
+        self.param = param
+        self.reason = reason
+
+
+class ImagesBusy(GatewayError):
+    """No fetch ended in time to begin that of this request's images. Nothing has been held for it."""
 
 
 class IdempotencyKeyReused(GatewayError):

@@ -18,7 +18,7 @@ from billing.tenancy.api_key import network_of
 from billing.tenancy.service import Tenancy
 from engine.api import Engine
 from gateway.app import Parts, build
-from gateway.options import GatewayOptions
+from gateway.options import FetchOptions, GatewayOptions
 from gateway.telemetry import log, log_to_stderr
 from gateway.valkey import Valkey
 from recipe import registry
@@ -41,6 +41,7 @@ def app_of(known: Settings) -> Litestar:
                 valkey_lost=known.valkey_lost,
                 replicas=known.gateway_replicas,
                 trusted_proxies=tuple(map(network_of, known.trusted_proxies)),
+                fetching=FetchOptions(urls=known.image_urls),
             ),
             database=database,
             tenancy=Tenancy(database, known.key_pepper),

@@ -14,6 +14,7 @@ from admin.settings import (
     Settings,
     SettingsInvalid,
     encode_memo_bytes_max,
+    image_urls,
     own_servers,
     trusted_proxies,
     valkey_lost,
@@ -176,6 +177,7 @@ class Stack:
         assert servers.valkey_url is not None
         try:
             lost, proxies, memo_bytes_max = valkey_lost(), trusted_proxies(), encode_memo_bytes_max()
+            fetches = image_urls()
         except SettingsInvalid as error:
             raise StackFailed("gateway", str(error)) from error
         return Settings(
@@ -198,6 +200,7 @@ class Stack:
             gateway_replicas=max(lost.replicas, self._options.gateways),
             trusted_proxies=proxies,
             encode_memo_bytes_max=memo_bytes_max,
+            image_urls=fetches,
         )
 
     def _server(

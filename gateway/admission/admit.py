@@ -42,6 +42,7 @@ LOST_HOLDS: Final = "kv:lost"  # what was let go without an event though workers
 LOST_HOLDS_MAX: Final = 10_000
 EXPIRED_BATCH: Final = 500
 NOTHING_DEMANDED: Final = Demand()
+TAKE_NOTHING: Final = -1  # for a lease, to the script
 TELL_AGAIN_S: Final = 10.0
 RETRY_AFTER_S_MAX: Final = 60  # clients that are told to wait for longer do not
 
@@ -79,29 +80,15 @@ class Admission:
             BudgetReached, BudgetHeld: the same of a hard budget.
             LimitReached: a limit is used up for now, or allows none.
         """
-        assert amount >= 0
-        arguments: tuple[Word, ...] = (
-            *limbs(amount),
-            secrets.token_hex(RANDOM_BYTES),
-            self._lease_ms,
-            demand.input_tokens,
-            demand.output_tokens,
-            len(demand.limits),
-            *(word for one in demand.limits for word in (one.letter, one.amount)),
-            *(
-                word
-                for one in demand.budgets
-                for word in (*limbs(one.amount), "hard" if one.hard else "soft")
-            ),
-        )
-        tag = _tag(tenant_id)
-        keys = (
-            *_keys(tenant_id),
-            *(tag + one.name for one in demand.limits),
-            *(tag + budgets.name_of(one) for one in demand.budgets),
-        )
+        keys, arguments = _asked(tenant_id, amount, demand, self._lease_ms)
         reply = await self._run_told(tenant_id, ADMIT, keys, arguments)
         return self._admitted(tenant_id, amount, demand, reply)
+
+    async def would_admit(self, tenant_id: str, amount: Femto, demand: Demand) -> None:
+        """See whether `admit` would at this moment, and take nothing. Raises as that does."""
+        reply = await self._valkey.run(ADMIT, *_asked(tenant_id, amount, demand, TAKE_NOTHING))
+        if reply != ["allowed"]:
+            self._admitted(tenant_id, amount, demand, reply)
 
     async def _run_told(
         self, tenant_id: str, script: Script, keys: Sequence[str], arguments: Sequence[Word]
@@ -265,6 +252,30 @@ class Admission:
         if rows.leases != rows.holds.keys():
             faults.append(f"{tenant_id}: {len(rows.leases)} leases for {len(rows.holds)} holds")
         return faults
+
+
+def _asked(
+    tenant_id: str, amount: Femto, demand: Demand, lease_ms: int
+) -> tuple[tuple[str, ...], tuple[Word, ...]]:
+    """Keys and arguments of admit.lua."""
+    assert amount >= 0
+    arguments: tuple[Word, ...] = (
+        *limbs(amount),
+        secrets.token_hex(RANDOM_BYTES),
+        lease_ms,
+        demand.input_tokens,
+        demand.output_tokens,
+        len(demand.limits),
+        *(word for one in demand.limits for word in (one.letter, one.amount)),
+        *(word for one in demand.budgets for word in (*limbs(one.amount), "hard" if one.hard else "soft")),
+    )
+    tag = _tag(tenant_id)
+    keys = (
+        *_keys(tenant_id),
+        *(tag + one.name for one in demand.limits),
+        *(tag + budgets.name_of(one) for one in demand.budgets),
+    )
+    return keys, arguments
 
 
 def _quota(limits: Sequence[Counted], words: Sequence[int]) -> Quota:

@@ -229,6 +229,15 @@ def test_what_gateways_keep_of_encoded_prompts_is_set_in_bytes(monkeypatch: pyte
         settings.encode_memo_bytes_max()
 
 
+def test_images_are_fetched_unless_the_operator_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settings.image_urls()
+    monkeypatch.setenv("KVITTO_IMAGE_URLS", "refuse")
+    assert not settings.image_urls()
+    monkeypatch.setenv("KVITTO_IMAGE_URLS", "no")
+    with pytest.raises(settings.SettingsInvalid, match="KVITTO_IMAGE_URLS"):
+        settings.image_urls()
+
+
 def test_only_proxies_that_are_named_are_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.trusted_proxies() == ()
     monkeypatch.setenv("KVITTO_TRUSTED_PROXIES", "10.0.0.0/8, ::1")
