@@ -47,6 +47,8 @@ PROJECTED = {"balance", "credit_lot", "usage_rollup"}
 # What tenants manage themselves, as their management keys do; the audit log is appended by who changes them.
 MANAGED = {"project", "api_key", "key_secret", "tenant_user", "usage_limit", "budget"}
 LOGGED = {"audit_event"}
+# What tenants are told, in the transaction of what it is about, and where they want it.
+TOLD = {"notice", "webhook_endpoint", "webhook_secret", "webhook_delivery"}
 
 TABLES = """
     SELECT c.oid::regclass::text AS name, relrowsecurity AS secured, relforcerowsecurity AS forced,
@@ -131,13 +133,21 @@ async def test_what_is_granted_on_facts_is_to_append_them(ask: Ask) -> None:
         (access.SETTLER_ROLE, "INSERT"),
         (access.TENANT_ROLE, "INSERT"),
     }
+    assert {(who, what) for who, table, what in granted if table == "notice"} == {
+        (access.OPERATOR_ROLE, "DELETE"),  # of a tenant that is erased
+        (access.OPERATOR_ROLE, "INSERT"),
+        (access.SETTLER_ROLE, "INSERT"),
+        (access.TENANT_ROLE, "INSERT"),
+    }
     of_tenants = {table for who, table, _ in granted if who == access.TENANT_ROLE}
-    assert of_tenants == MANAGED | LOGGED | {"audit_head"}
+    assert of_tenants == MANAGED | LOGGED | TOLD | {"audit_head"}
     assert not {who for who, _, _ in granted} & {access.OPERATOR_READ_ROLE, access.VIEW_AS_ROLE}
     assert {what for _, _, what in granted} <= {"INSERT", "UPDATE", "DELETE"}
-    # Which request answered a key means nothing after a day; what the others were is in the audit log.
+    # Which request answered a key means nothing after a day; what the others were is in the audit log, and
+    # notices go when their tenant is erased.
     deleted = {table for _, table, what in granted if what == "DELETE"}
-    assert deleted == {"idempotency_record", "model_alias", "tenant_user", "usage_limit", "budget"}
+    logged = {"model_alias", "tenant_user", "usage_limit", "budget", "webhook_endpoint"}
+    assert deleted == {*logged, "idempotency_record", "notice"}
 
 
 @pytest.mark.parametrize("table", sorted(APPENDED | PROJECTED | MANAGED | LOGGED | {"audit_head"}))

@@ -4,6 +4,13 @@ from billing.db.tables.audit import audit_event, audit_head
 from billing.db.tables.catalog import model_alias
 from billing.db.tables.idempotency import idempotency_record
 from billing.db.tables.ledger import balance, credit_lot, ledger_entry, ledger_transaction
+from billing.db.tables.notify import (
+    notice,
+    webhook_attempt,
+    webhook_delivery,
+    webhook_endpoint,
+    webhook_secret,
+)
 from billing.db.tables.pricing import price_plan, price_row, price_tier, price_window, tenant_plan
 from billing.db.tables.quarantine import usage_quarantine
 from billing.db.tables.receipts import attestation
@@ -28,6 +35,7 @@ __all__ = [
     "ledger_transaction",
     "metadata",
     "model_alias",
+    "notice",
     "price_plan",
     "price_row",
     "price_tier",
@@ -42,4 +50,8 @@ __all__ = [
     "usage_limit",
     "usage_quarantine",
     "usage_rollup",
+    "webhook_attempt",
+    "webhook_delivery",
+    "webhook_endpoint",
+    "webhook_secret",
 ]
