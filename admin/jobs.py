@@ -8,6 +8,7 @@ from admin import clock
 from billing.db.partitions import Partitions
 from billing.errors import StoreUnavailable
 from billing.ledger.service import Ledger
+from billing.notify.delivery import Deliveries
 from billing.queue import Job
 from billing.reports.rollup import Rollups
 from billing.settlement.batch import Settlement
@@ -35,6 +36,7 @@ class Works:
     admission: Admission
     rollups: Rollups
     partitions: Partitions
+    deliveries: Deliveries
 
 
 def jobs_of(works: Works) -> tuple[Job, ...]:
@@ -60,6 +62,7 @@ def jobs_of(works: Works) -> tuple[Job, ...]:
         _periodic("sweep", EVERY_5_S, works.sweeper.sweep_once),
         _periodic("expire_credit", EVERY_10_S, expire_credit),
         _periodic("request_top_ups", EVERY_10_S, request_top_ups),
+        _periodic("deliver_notices", EVERY_5_S, works.deliveries.deliver_due),
         _periodic("audit_receipts", EVERY_MINUTE, works.audit.audit_once),
         _periodic("add_up_usage", EVERY_MINUTE, works.rollups.build),
         _periodic("forget_answers", HOURLY, forget_answers),

@@ -57,7 +57,8 @@ class Settings:
     prefill may draw the first token of an answer (`engine.shapes.shape.Shape`). ``valkey_lost`` and
     ``gateway_replicas``: see `gateway.options.GatewayOptions`. ``trusted_proxies``: CIDR blocks of proxies
     before the API, whose ``X-Forwarded-For`` is believed. ``encode_memo_bytes_max``: what each gateway
-    may keep of encoded prompts (`recipe.memo`).
+    may keep of encoded prompts (`recipe.memo`). ``private_destinations``: CIDR blocks, beside the internet,
+    that tenants' webhooks may be in (`gateway.destinations`).
     """
 
     data_dir: Path
@@ -78,6 +79,7 @@ class Settings:
     gateway_replicas: int = 1
     trusted_proxies: tuple[str, ...] = ()
     encode_memo_bytes_max: int = BYTES_MAX
+    private_destinations: tuple[str, ...] = ()
 
     @property
     def base_url(self) -> str:
@@ -154,14 +156,16 @@ def trusted_proxies() -> tuple[str, ...]:
     Raises:
         SettingsInvalid: one of them is neither.
     """
-    written = os.environ.get(PREFIX + "TRUSTED_PROXIES", "")
-    blocks = tuple(block.strip() for block in written.split(",") if block.strip())
-    for block in blocks:
-        try:
-            ip_network(block)
-        except ValueError as error:
-            raise SettingsInvalid(f"{PREFIX}TRUSTED_PROXIES: {error}") from None
-    return blocks
+    return _networks("TRUSTED_PROXIES")
+
+
+def private_destinations() -> tuple[str, ...]:
+    """Read ``KVITTO_PRIVATE_DESTINATIONS``, likewise: none unless it is set.
+
+    Raises:
+        SettingsInvalid: one of them is neither.
+    """
+    return _networks("PRIVATE_DESTINATIONS")
 
 
 def encode_memo_bytes_max() -> int:
@@ -172,6 +176,17 @@ def encode_memo_bytes_max() -> int:
     """
     given = _bytes_max("ENCODE_MEMO_BYTES_MAX")
     return BYTES_MAX if given is None else given
+
+
+def _networks(name: str) -> tuple[str, ...]:
+    written = os.environ.get(PREFIX + name, "")
+    blocks = tuple(block.strip() for block in written.split(",") if block.strip())
+    for block in blocks:
+        try:
+            ip_network(block)
+        except ValueError as error:
+            raise SettingsInvalid(f"{PREFIX}{name}: {error}") from None
+    return blocks
 
 
 def _bytes_max(name: str) -> int | None:

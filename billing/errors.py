@@ -14,7 +14,7 @@ BillingError
 ├── MovementConflict    an idempotency key already names another movement of money
 ├── TenantMissing       no tenant has this name or id
 ├── TenantExists        the name is taken
-├── TenancyInvalid      a tenant, project, key or user that means nothing
+├── TenancyInvalid      a tenant, project, key, user or webhook that means nothing
 ├── ProjectMissing      no project has this name or id
 ├── ProjectExists       the tenant has a project of this name
 ├── KeyMissing          no API key has this id
@@ -23,6 +23,8 @@ BillingError
 ├── LimitInvalid        a limit or budget that means nothing
 ├── IntervalInvalid     a stretch of time or a zone that means nothing
 ├── LimitMissing        no limit or budget has this id
+├── WebhookMissing      no webhook has this id
+├── NoticeMissing       no notice has this id
 ├── AliasInvalid        a pattern or a model of an alias that is no name
 ├── AliasMissing        no alias has this pattern
 ├── BalanceExhausted    the tenant cannot cover the hold
@@ -188,7 +190,7 @@ class TenantExists(BillingError):
 
 @dataclass(eq=False)
 class TenancyInvalid(BillingError):
-    """A tenant, project, key or user that means nothing; ``field`` says which part of it."""
+    """A tenant, project, key, user or webhook that means nothing; ``field`` says which part of it."""
 
     field: str
     reason: str
@@ -275,6 +277,26 @@ class LimitMissing(BillingError):
 
     def __str__(self) -> str:
         return f"no limit or budget {self.limit_id!r}"
+
+
+@dataclass(eq=False)
+class WebhookMissing(BillingError):
+    """No webhook has this id."""
+
+    endpoint_id: str
+
+    def __str__(self) -> str:
+        return f"no webhook {self.endpoint_id!r}"
+
+
+@dataclass(eq=False)
+class NoticeMissing(BillingError):
+    """No notice of this tenant has this id."""
+
+    notice_id: str
+
+    def __str__(self) -> str:
+        return f"no notice {self.notice_id!r}"
 
 
 @dataclass(eq=False)

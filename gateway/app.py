@@ -4,6 +4,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from litestar import Litestar, Response
 from litestar.exceptions import HTTPException, ValidationException
@@ -12,6 +13,8 @@ from litestar.types import Message, Scope
 from billing.catalog.service import Aliasing
 from billing.db.transaction import Database
 from billing.ledger.service import Ledger
+from billing.notify.service import Notices
+from billing.notify.webhooks import Webhooks
 from billing.pricing.service import Prices
 from billing.reports.service import Reports
 from billing.settlement.batch import Settlement
@@ -26,6 +29,7 @@ from gateway.admission.leases import Leases
 from gateway.admission.rebuild import Projections
 from gateway.admission.share import AdmissionByShare
 from gateway.desk import AnyRequest, Desk, Organization
+from gateway.destinations import url_fault
 from gateway.errors import Answer, answer_of
 from gateway.instant import ValkeyClock
 from gateway.kept import Kept
@@ -50,7 +54,7 @@ from gateway.settle import Books, Settler
 from gateway.snapshot import AliasSnapshot, KeySnapshot, PriceSnapshot
 from gateway.telemetry import EngineCollector, MemoCollector, Telemetry, log
 from gateway.valkey import Valkey
-from gateway.vault import Vault
+from gateway.vault import WEBHOOKS, Vault
 from recipe.registry import Recipe
 
 
@@ -108,6 +112,12 @@ def build(parts: Parts) -> Litestar:
             projects=Projects(parts.database),
             users=Users(parts.database),
             rules=Rules(parts.database),
+            webhooks=Webhooks(
+                parts.database,
+                Vault(parts.answer_secret, WEBHOOKS),
+                partial(url_fault, allowed=options.private_destinations),
+            ),
+            notices=Notices(parts.database),
             clock=clock,
         ),
     )

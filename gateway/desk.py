@@ -6,6 +6,8 @@ from litestar import Request
 from litestar.datastructures import State
 
 from billing.ledger.service import Ledger
+from billing.notify.service import Notices
+from billing.notify.webhooks import Webhooks
 from billing.tenancy.api_key import KeyGrant, Scope
 from billing.tenancy.projects.service import Projects
 from billing.tenancy.rules.service import Rules
@@ -33,6 +35,8 @@ class Organization:
     projects: Projects
     users: Users
     rules: Rules
+    webhooks: Webhooks
+    notices: Notices
     clock: ValkeyClock
 
 

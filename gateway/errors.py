@@ -167,10 +167,13 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     billing.ProjectMissing: lambda e: _invalid(404, str(e), None, "not_found"),
     billing.KeyMissing: lambda e: _invalid(404, str(e), None, "not_found"),
     billing.UserMissing: lambda e: _invalid(404, str(e), None, "not_found"),
+    billing.WebhookMissing: lambda e: _invalid(404, str(e), None, "not_found"),
+    billing.NoticeMissing: lambda e: _invalid(404, str(e), None, "not_found"),
     billing.LimitMissing: lambda e: _invalid(404, str(e), None, "not_found"),
     billing.ProjectExists: lambda e: _invalid(409, str(e), "name", "already_exists"),
     billing.UserExists: lambda e: _invalid(409, str(e), "email", "already_exists"),
     billing.TenancyInvalid: lambda e: _invalid(422, str(e), e.field, "invalid_parameter"),
+    billing.IntervalInvalid: lambda e: _invalid(422, str(e), None, "invalid_parameter"),
     billing.LimitInvalid: lambda e: _invalid(422, str(e), None, "invalid_parameter"),
     billing.AmountInvalid: lambda e: _invalid(422, str(e), "amount", "invalid_parameter"),
     # what it cannot pay for
@@ -222,7 +225,6 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     billing.AmountExceeds: _internal,
     billing.TenantMissing: _internal,
     billing.TenantExists: _internal,
-    billing.IntervalInvalid: _internal,
     billing.RolesMissing: _internal,
     billing.StoreRefused: _internal,
 }

@@ -29,6 +29,7 @@ class GatewayOptions:
         replicas: how many gateway processes share the limits then.
         answer_bytes_max: longer answers are not kept for a client that asks again.
         trusted_proxies: networks of proxies whose ``X-Forwarded-For`` names the client; no others' is read.
+        private_destinations: networks, beside the internet, that others may have us send requests to.
         retry_after_s: what a 503 or a held balance tells the client to wait, at most 60.
     """
 
@@ -48,6 +49,7 @@ class GatewayOptions:
     answer_bytes_max: int = 2**20
     retry_after_s: int = 5
     trusted_proxies: tuple[Network, ...] = ()
+    private_destinations: tuple[Network, ...] = ()
 
     def __post_init__(self) -> None:
         assert self.lease_renew_interval_s < self.lease_s

@@ -26,6 +26,7 @@ def explain(error: Exception) -> str | None:
         StoreUnavailable,
         TenantMissing,
         UserMissing,
+        WebhookMissing,
     )
     from gateway.refusal import ValkeyUnavailable
 
@@ -38,6 +39,7 @@ def explain(error: Exception) -> str | None:
         PlanMissing: "`kvitto price plan list` shows all of them",
         AliasMissing: "`kvitto model list` shows all of them",
         UserMissing: "`kvitto user list` shows all of them",
+        WebhookMissing: "`kvitto webhook list` shows all of them",
         LimitMissing: "`kvitto limit list` and `kvitto budget list` show all of them",
     }
     match error:

@@ -28,6 +28,7 @@ from admin.cli import (
     tenant,
     usage,
     user,
+    webhook,
 )
 from admin.cli.errors import explain
 from admin.cli.options import DATA_DIR_HELP, PANEL_BOOKS, PANEL_STACK, PANEL_TRY
@@ -85,6 +86,7 @@ app.add_typer(credit.app, name="credit", rich_help_panel=PANEL_BOOKS)
 app.add_typer(model.app, name="model", rich_help_panel=PANEL_BOOKS)
 app.add_typer(price.app, name="price", rich_help_panel=PANEL_BOOKS)
 app.add_typer(admission.app, name="admission", rich_help_panel=PANEL_BOOKS)
+app.add_typer(webhook.app, name="webhook", rich_help_panel=PANEL_BOOKS)
 app.add_typer(audit.app, name="audit", rich_help_panel=PANEL_BOOKS)
 
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -13,6 +14,7 @@ from billing.audit.service import Audit
 from billing.catalog.service import Aliasing
 from billing.db.transaction import Database
 from billing.ledger.service import Ledger
+from billing.notify.webhooks import Webhooks
 from billing.pricing.service import Prices
 from billing.receipts.service import Receipts
 from billing.reports.service import Reports
@@ -41,6 +43,7 @@ class Books:
     ledger: Ledger
     reports: Reports
     receipts: Receipts
+    webhooks: Webhooks
     settings: Settings
 
 
@@ -61,10 +64,20 @@ async def books(data_dir: Path) -> AsyncIterator[Books]:
             ledger=Ledger(database),
             reports=Reports(database),
             receipts=Receipts(database),
+            webhooks=_webhooks(database, settings),
             settings=settings,
         )
     finally:
         await database.close()
+
+
+def _webhooks(database: Database, settings: Settings) -> Webhooks:
+    from billing.tenancy.api_key import network_of
+    from gateway.destinations import url_fault
+    from gateway.vault import WEBHOOKS, Vault
+
+    allowed = tuple(map(network_of, settings.private_destinations))
+    return Webhooks(database, Vault(settings.key_pepper, WEBHOOKS), partial(url_fault, allowed=allowed))
 
 
 @asynccontextmanager

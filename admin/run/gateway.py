@@ -41,6 +41,7 @@ def app_of(known: Settings) -> Litestar:
                 valkey_lost=known.valkey_lost,
                 replicas=known.gateway_replicas,
                 trusted_proxies=tuple(map(network_of, known.trusted_proxies)),
+                private_destinations=tuple(map(network_of, known.private_destinations)),
             ),
             database=database,
             tenancy=Tenancy(database, known.key_pepper),

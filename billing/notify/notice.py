@@ -3,22 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, get_args
+from typing import Any
 
+from billing.notify.kind import Kind
 from engine.proof.signed import canonical
-
-Kind = Literal[
-    "balance.low",
-    "budget.reached",
-    "invoice.finalised",
-    "payment.failed",
-    "payment.overdue",
-    "key.expiring",
-    "price.changing",
-    "promise.broken",
-    "webhook.test",
-]
-KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 Facts = Mapping[str, Any]
 

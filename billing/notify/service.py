@@ -5,6 +5,7 @@ arrives behind later ones.
 """
 
 import secrets
+from datetime import datetime
 from typing import Final
 
 from billing.db.access import reading
@@ -32,11 +33,16 @@ async def emit(connection: Connection, notice: Notice) -> str | None:
     """
     assert _exact(notice.facts), f"facts of {notice.kind} hold a float: write amounts as decimal texts"
     canonical(notice.facts)
-    kept = KeptNotice(f"{PREFIX}{mint(notice.at, secrets.token_bytes(RANDOM_BYTES)).hex}", notice)
+    kept = KeptNotice(notice_id(notice.at), notice)
     if not await repository.insert_notice(connection, kept):
         return None
     await repository.insert_deliveries(connection, kept)
     return kept.id
+
+
+def notice_id(at: datetime) -> str:
+    """A new one; later ones sort behind it."""
+    return f"{PREFIX}{mint(at, secrets.token_bytes(RANDOM_BYTES)).hex}"
 
 
 class Notices:

@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 
@@ -15,6 +16,7 @@ from billing.ledger.auto_top_up import AutoTopUp
 from billing.ledger.credit import Grant
 from billing.ledger.service import Ledger
 from billing.money import Femto
+from billing.notify.delivery import Deliveries, Reply
 from billing.pricing.service import Prices
 from billing.queue import Job, Queue
 from billing.receipts.service import Receipts
@@ -28,6 +30,7 @@ from gateway.refusal import BalanceInsufficient
 from gateway.sweep import Patience, SweepBooks, Sweeper
 from gateway.telemetry import SweepTelemetry
 from gateway.valkey import Valkey
+from gateway.vault import WEBHOOKS, Vault
 from tests.attested import Signed, decode, prefill
 from tests.gateway.doubles import ScriptedJournals
 
@@ -39,8 +42,25 @@ def all_jobs(
     books = SweepBooks(tenancy, Prices(database), ledger, settlement, receipts)
     sweeper = Sweeper(valkey, books, journals or ScriptedJournals(), patience=Patience(grace_s=0.0))
     audit = Audit(valkey, receipts, SweepTelemetry())
-    admission, rollups, partitions = Admission(valkey), Rollups(database), Partitions(database)
-    return jobs_of(Works(sweeper, audit, ledger, settlement, admission, rollups, partitions))
+    return jobs_of(
+        Works(
+            sweeper=sweeper,
+            audit=audit,
+            ledger=ledger,
+            settlement=settlement,
+            admission=Admission(valkey),
+            rollups=Rollups(database),
+            partitions=Partitions(database),
+            deliveries=Deliveries(database, Vault(b"pepper", WEBHOOKS), Deaf(), clock.now),
+        )
+    )
+
+
+class Deaf:
+    """A sender to endpoints that take nothing."""
+
+    async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Reply:
+        return Reply(503, "", timedelta(0))
 
 
 async def test_ended_credit_is_taken_back_and_the_next_admission_knows(

@@ -33,6 +33,8 @@ OF_THE_ISSUE = {
     "user create", "user list", "user set", "user remove",
     "limit set", "limit list", "limit remove",
     "budget create", "budget list", "budget set", "budget remove",
+    "webhook add", "webhook list", "webhook enable", "webhook remove", "webhook rotate", "webhook test",
+    "webhook deliveries", "webhook replay",
     "audit list", "audit verify", "audit receipts",
     "model list", "model alias", "model unalias",
     "price list", "price show", "usage", "chat", "store stat", "store verify", "store sweep",
