@@ -2,9 +2,11 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from admin import clock
+from billing.alerts.service import Alerts
 from billing.db.partitions import Partitions
 from billing.errors import StoreUnavailable
 from billing.ledger.service import Ledger
@@ -21,6 +23,7 @@ from gateway.telemetry import log
 EVERY_5_S: Final = "* * * * * */5"
 EVERY_10_S: Final = "* * * * * */10"
 EVERY_MINUTE: Final = "* * * * *"
+EVERY_5_MINUTES: Final = "*/5 * * * *"
 HOURLY: Final = "5 * * * *"
 DAILY: Final = "10 3 * * *"
 
@@ -37,6 +40,7 @@ class Works:
     rollups: Rollups
     partitions: Partitions
     deliveries: Deliveries
+    alerts: Alerts
 
 
 def jobs_of(works: Works) -> tuple[Job, ...]:
@@ -63,10 +67,31 @@ def jobs_of(works: Works) -> tuple[Job, ...]:
         _periodic("expire_credit", EVERY_10_S, expire_credit),
         _periodic("request_top_ups", EVERY_10_S, request_top_ups),
         _periodic("deliver_notices", EVERY_5_S, works.deliveries.deliver_due),
+        *_alerts(works.alerts),
         _periodic("audit_receipts", EVERY_MINUTE, works.audit.audit_once),
         _periodic("add_up_usage", EVERY_MINUTE, works.rollups.build),
         _periodic("forget_answers", HOURLY, forget_answers),
         _periodic("make_months", DAILY, make_months),
+    )
+
+
+def _alerts(alerts: Alerts) -> tuple[Job, ...]:
+    """What is looked for in the books, each in a job of its own: one that fails holds up no other."""
+
+    def look(name: str, cron: str, look: Callable[[datetime], Awaitable[int]]) -> Job:
+        async def run() -> None:
+            told = await look(clock.now())
+            if told:
+                log.info("notices_told", job=name, notices=told)
+
+        return _periodic(name, cron, run)
+
+    return (
+        look("look_at_balances", EVERY_MINUTE, alerts.look_at_balances),
+        look("look_at_budgets", EVERY_MINUTE, alerts.look_at_budgets),
+        look("look_at_prices", EVERY_5_MINUTES, alerts.look_at_prices),
+        look("look_at_promises", EVERY_5_MINUTES, alerts.look_at_promises),
+        look("look_at_keys", HOURLY, alerts.look_at_keys),
     )
 
 

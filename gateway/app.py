@@ -10,6 +10,7 @@ from litestar import Litestar, Response
 from litestar.exceptions import HTTPException, ValidationException
 from litestar.types import Message, Scope
 
+from billing.alerts.service import Alerts
 from billing.catalog.service import Aliasing
 from billing.db.transaction import Database
 from billing.ledger.service import Ledger
@@ -118,6 +119,7 @@ def build(parts: Parts) -> Litestar:
                 partial(url_fault, allowed=options.private_destinations),
             ),
             notices=Notices(parts.database),
+            alerts=Alerts(parts.database),
             clock=clock,
         ),
     )

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from litestar import Request
 from litestar.datastructures import State
 
+from billing.alerts.service import Alerts
 from billing.ledger.service import Ledger
 from billing.notify.service import Notices
 from billing.notify.webhooks import Webhooks
@@ -37,6 +38,7 @@ class Organization:
     rules: Rules
     webhooks: Webhooks
     notices: Notices
+    alerts: Alerts
     clock: ValkeyClock
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from admin.settings import Settings
 from admin.stack.supervisor import connect
+from billing.alerts.service import Alerts
 from billing.audit.service import Audit
 from billing.catalog.service import Aliasing
 from billing.db.transaction import Database
@@ -44,6 +45,7 @@ class Books:
     reports: Reports
     receipts: Receipts
     webhooks: Webhooks
+    alerts: Alerts
     settings: Settings
 
 
@@ -65,6 +67,7 @@ async def books(data_dir: Path) -> AsyncIterator[Books]:
             reports=Reports(database),
             receipts=Receipts(database),
             webhooks=_webhooks(database, settings),
+            alerts=Alerts(database),
             settings=settings,
         )
     finally:

@@ -10,6 +10,7 @@ from admin import clock, settings
 from admin.engine import engine_options
 from admin.jobs import Works, jobs_of
 from admin.settings import Settings, write_private
+from billing.alerts.service import Alerts
 from billing.db.partitions import Partitions
 from billing.db.transaction import Database
 from billing.ledger.service import Ledger
@@ -64,6 +65,7 @@ async def run(known: Settings) -> None:
             rollups=Rollups(database),
             partitions=Partitions(database),
             deliveries=Deliveries(database, Vault(known.key_pepper, WEBHOOKS), sender, clock.now),
+            alerts=Alerts(database),
         )
         await Queue(known.database_url, jobs_of(works)).run(stop)
 

@@ -10,6 +10,7 @@ import pytest
 
 from admin import clock
 from admin.jobs import Works, jobs_of
+from billing.alerts.service import Alerts
 from billing.db.partitions import Partitions
 from billing.db.transaction import Database
 from billing.ledger.auto_top_up import AutoTopUp
@@ -52,6 +53,7 @@ def all_jobs(
             rollups=Rollups(database),
             partitions=Partitions(database),
             deliveries=Deliveries(database, Vault(b"pepper", WEBHOOKS), Deaf(), clock.now),
+            alerts=Alerts(database),
         )
     )
 

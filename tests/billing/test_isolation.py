@@ -35,6 +35,7 @@ GLOBAL = {
     "price_window": "of a price row, and seen with it",
     "price_tier": "of a price row, and seen with it",
     "rollup_watermark": "one instant, for the usage of all",
+    "promise_watermark": "likewise",
     **{
         f"queue.procrastinate_{table}": "work to do: ids, no contents, and read by no tenant"
         for table in ("jobs", "events", "workers", "periodic_defers")
@@ -48,7 +49,7 @@ PROJECTED = {"balance", "credit_lot", "usage_rollup"}
 MANAGED = {"project", "api_key", "key_secret", "tenant_user", "usage_limit", "budget"}
 LOGGED = {"audit_event"}
 # What tenants are told, in the transaction of what it is about, and where they want it.
-TOLD = {"notice", "webhook_endpoint", "webhook_secret", "webhook_delivery"}
+TOLD = {"notice", "balance_alert", "webhook_endpoint", "webhook_secret", "webhook_delivery"}
 
 TABLES = """
     SELECT c.oid::regclass::text AS name, relrowsecurity AS secured, relforcerowsecurity AS forced,
@@ -146,7 +147,7 @@ async def test_what_is_granted_on_facts_is_to_append_them(ask: Ask) -> None:
     # Which request answered a key means nothing after a day; what the others were is in the audit log, and
     # notices go when their tenant is erased.
     deleted = {table for _, table, what in granted if what == "DELETE"}
-    logged = {"model_alias", "tenant_user", "usage_limit", "budget", "webhook_endpoint"}
+    logged = {"model_alias", "tenant_user", "usage_limit", "budget", "webhook_endpoint", "balance_alert"}
     assert deleted == {*logged, "idempotency_record", "notice"}
 
 

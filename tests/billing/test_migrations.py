@@ -230,7 +230,14 @@ def test_each_table_but_the_public_ones_has_its_tenant():
         for table in metadata.tables.values()
         if "tenant_id" not in table.c and table.name != "tenant"
     }
-    assert without == {"model_alias", "price_plan", "price_tier", "price_window", "rollup_watermark"}
+    assert without == {
+        "model_alias",
+        "price_plan",
+        "price_tier",
+        "price_window",
+        "promise_watermark",
+        "rollup_watermark",
+    }
 
 
 def test_money_has_no_fraction_and_constraints_have_names():

@@ -125,3 +125,14 @@ async def test_another_organisations_webhook_is_not_there(house: House, manage: 
     ):
         assert (await theirs(method, where, body))[0] == 404, (method, where)
     assert made["id"] not in str(await theirs("GET", "/webhooks"))
+
+
+async def test_a_threshold_of_the_balance_is_set_shown_and_taken_away(manage: Manager) -> None:
+    nothing = {"balance_below": None, "currency": "USD", "object": "organization.alerts"}
+    assert await manage("GET", "/alerts") == (200, nothing)
+    wanted = {**nothing, "balance_below": "12.5"}
+    assert await manage("PUT", "/alerts", {"balance_below": "12.50"}) == (200, wanted)
+    assert await manage("GET", "/alerts") == (200, wanted)
+    for body, status in (({"balance_below": "-1"}, 422), ({"balance_below": 5}, 400), ({}, 400)):
+        assert (await manage("PUT", "/alerts", body))[0] == status
+    assert await manage("PUT", "/alerts", {"balance_below": None}) == (200, nothing)

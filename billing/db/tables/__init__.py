@@ -1,5 +1,6 @@
 """All tables. Money is NUMERIC(38,0) femto-units; instants are TIMESTAMPTZ; the ledger only grows."""
 
+from billing.db.tables.alert import balance_alert, promise_watermark
 from billing.db.tables.audit import audit_event, audit_head
 from billing.db.tables.catalog import model_alias
 from billing.db.tables.idempotency import idempotency_record
@@ -27,6 +28,7 @@ __all__ = [
     "audit_head",
     "auto_top_up",
     "balance",
+    "balance_alert",
     "budget",
     "credit_lot",
     "idempotency_record",
@@ -41,6 +43,7 @@ __all__ = [
     "price_tier",
     "price_window",
     "project",
+    "promise_watermark",
     "rollup_watermark",
     "tenant",
     "tenant_plan",

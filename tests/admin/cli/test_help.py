@@ -26,7 +26,7 @@ HEAVY = (
 OF_THE_ISSUE = {
     "up", "status", "logs", "restart", "down",
     "balance", "credit grant", "credit top-up", "credit refund", "credit write-off", "credit correct",
-    "credit list", "credit terms", "credit auto",
+    "credit list", "credit terms", "credit auto", "credit alert",
     "tenant create", "tenant list", "tenant show", "tenant set",
     "project create", "project list", "project rename", "project archive",
     "key create", "key list", "key show", "key set", "key rotate", "key revoke",
