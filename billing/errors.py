@@ -14,6 +14,7 @@ BillingError
 ├── MovementConflict    an idempotency key already names another movement of money
 ├── TenantMissing       no tenant has this name or id
 ├── TenantExists        the name is taken
+├── ErasureRefused      a tenant cannot be erased as it is now
 ├── TenancyInvalid      a tenant, project, key, user or webhook that means nothing
 ├── ProjectMissing      no project has this name or id
 ├── ProjectExists       the tenant has a project of this name
@@ -186,6 +187,17 @@ class TenantExists(BillingError):
 
     def __str__(self) -> str:
         return f"tenant {self.name!r} exists already"
+
+
+@dataclass(eq=False)
+class ErasureRefused(BillingError):
+    """A tenant cannot be erased as it is now."""
+
+    tenant_id: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"tenant {self.tenant_id} cannot be erased: {self.reason}"
 
 
 @dataclass(eq=False)

@@ -125,6 +125,13 @@ def _no_model(error: refusal.ModelUnknown) -> Answer:
     return _invalid(404, message, "model", "model_not_found")
 
 
+def _suspended(error: refusal.TenantSuspended) -> Answer:
+    """402 where paying ends it, which clients show at once; 403 where it takes the operator."""
+    if error.by == "dunning":
+        return _payment("tenant_suspended", "this organisation is suspended until overdue invoices are paid")
+    return Answer(403, "permission_error", "this organisation is suspended", "tenant_suspended")
+
+
 def _no_key(error: refusal.KeyRefused) -> Answer:
     return Answer(401, "authentication_error", error.reason, "invalid_api_key")
 
@@ -148,6 +155,7 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     ),
     refusal.KeyRefused: _no_key,
     refusal.NotPermitted: lambda e: Answer(403, "permission_error", e.reason, "not_permitted", e.param),
+    refusal.TenantSuspended: _suspended,
     refusal.ModelUnknown: _no_model,
     billing.MovementConflict: lambda e: _idempotency("idempotency_key_reused", str(e)),
     billing.PriceMissing: _no_price,
@@ -225,6 +233,7 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     billing.AmountExceeds: _internal,
     billing.TenantMissing: _internal,
     billing.TenantExists: _internal,
+    billing.ErasureRefused: _internal,
     billing.RolesMissing: _internal,
     billing.StoreRefused: _internal,
 }

@@ -15,6 +15,7 @@ from billing.audit.service import Audit
 from billing.catalog.service import Aliasing
 from billing.db.transaction import Database
 from billing.ledger.service import Ledger
+from billing.lifecycle.service import Lifecycle
 from billing.notify.webhooks import Webhooks
 from billing.pricing.service import Prices
 from billing.receipts.service import Receipts
@@ -46,6 +47,7 @@ class Books:
     receipts: Receipts
     webhooks: Webhooks
     alerts: Alerts
+    lifecycle: Lifecycle
     settings: Settings
 
 
@@ -68,6 +70,7 @@ async def books(data_dir: Path) -> AsyncIterator[Books]:
             receipts=Receipts(database),
             webhooks=_webhooks(database, settings),
             alerts=Alerts(database),
+            lifecycle=Lifecycle(database),
             settings=settings,
         )
     finally:

@@ -49,9 +49,11 @@ async def upsert_balance_alert(connection: AsyncConnection, tenant_id: str, thre
     )
 
 
-async def delete_balance_alert(connection: AsyncConnection, tenant_id: str) -> None:
-    """None is left."""
-    await connection.execute(delete(balance_alert).where(balance_alert.c.tenant_id == tenant_id))
+async def delete_balance_alert(connection: AsyncConnection, tenant_id: str) -> int:
+    """None is left; returns how many there were."""
+    c = balance_alert.c
+    statement = delete(balance_alert).where(c.tenant_id == tenant_id).returning(c.tenant_id)
+    return len((await connection.execute(statement)).all())
 
 
 async def select_balance_alert(connection: AsyncConnection, tenant_id: str) -> BalanceAlert | None:
@@ -116,8 +118,10 @@ async def select_expiring(
 
 
 async def select_currencies(connection: AsyncConnection) -> dict[str, str]:
-    """By tenant."""
-    found = await connection.execute(select(tenant.c.id, tenant.c.currency).order_by(tenant.c.id))
+    """By tenant, but of those who are erased."""
+    found = await connection.execute(
+        select(tenant.c.id, tenant.c.currency).where(tenant.c.erased_at.is_(None)).order_by(tenant.c.id)
+    )
     return {row.id: row.currency for row in found}
 
 

@@ -291,10 +291,17 @@ async def select_deliveries(connection: AsyncConnection, endpoint_id: str, page:
     return [Delivery(**row, attempts=tuple(attempts[row["notice_id"]])) for row in rows]
 
 
-async def delete_all(connection: AsyncConnection, tenant_id: str) -> None:
-    """All that a tenant was told, and where."""
-    for table in (webhook_endpoint, notice):
-        await connection.execute(delete(table).where(table.c.tenant_id == tenant_id))
+async def delete_endpoints(connection: AsyncConnection, tenant_id: str) -> int:
+    """All of a tenant, with their secrets, deliveries and attempts; returns how many there were."""
+    c = webhook_endpoint.c
+    statement = delete(webhook_endpoint).where(c.tenant_id == tenant_id).returning(c.id)
+    return len((await connection.execute(statement)).all())
+
+
+async def delete_notices(connection: AsyncConnection, tenant_id: str) -> int:
+    """All that a tenant was told; returns how many there were."""
+    statement = delete(notice).where(notice.c.tenant_id == tenant_id).returning(notice.c.id)
+    return len((await connection.execute(statement)).all())
 
 
 async def _sealed(

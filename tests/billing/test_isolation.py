@@ -147,7 +147,15 @@ async def test_what_is_granted_on_facts_is_to_append_them(ask: Ask) -> None:
     # Which request answered a key means nothing after a day; what the others were is in the audit log, and
     # notices go when their tenant is erased.
     deleted = {table for _, table, what in granted if what == "DELETE"}
-    logged = {"model_alias", "tenant_user", "usage_limit", "budget", "webhook_endpoint", "balance_alert"}
+    logged = {
+        "model_alias",
+        "tenant_user",
+        "usage_limit",
+        "budget",
+        "webhook_endpoint",
+        "balance_alert",
+        "key_secret",
+    }
     assert deleted == {*logged, "idempotency_record", "notice"}
 
 

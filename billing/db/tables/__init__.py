@@ -3,6 +3,7 @@
 from billing.db.tables.alert import balance_alert, promise_watermark
 from billing.db.tables.audit import audit_event, audit_head
 from billing.db.tables.catalog import model_alias
+from billing.db.tables.dunning import dunning_step
 from billing.db.tables.idempotency import idempotency_record
 from billing.db.tables.ledger import balance, credit_lot, ledger_entry, ledger_transaction
 from billing.db.tables.notify import (
@@ -31,6 +32,7 @@ __all__ = [
     "balance_alert",
     "budget",
     "credit_lot",
+    "dunning_step",
     "idempotency_record",
     "key_secret",
     "ledger_entry",

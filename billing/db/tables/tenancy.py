@@ -32,11 +32,17 @@ tenant: Final = Table(
     Column("billing_mode", Text, nullable=False, server_default=text("'prepaid'")),
     Column("credit_limit", FemtoNumeric, nullable=False, server_default=text("0"), comment="postpaid's"),
     Column("tz", Text, nullable=False, server_default=text("'UTC'"), comment="where its days begin"),
+    Column("suspended_at", instant()),
+    Column("suspended_by", Text, comment="who resumes it: an operator, or its payment"),
+    Column("suspended_because", Text, comment="in an operator's words"),
+    Column("erased_at", instant()),
     UniqueConstraint("id", "currency"),
     CheckConstraint("name <> ''", name="named"),
     CheckConstraint("currency ~ '^[A-Z]{3}$'", name="currency"),
     CheckConstraint("billing_mode IN ('prepaid', 'postpaid')", name="billing_mode"),
     CheckConstraint("credit_limit >= 0", name="credit_limit"),
+    CheckConstraint("suspended_by IN ('operator', 'dunning')", name="suspended_by"),
+    CheckConstraint("num_nulls(suspended_at, suspended_by, suspended_because) IN (0, 3)", name="suspended"),
 )
 
 project: Final = Table(

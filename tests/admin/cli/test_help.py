@@ -28,6 +28,7 @@ OF_THE_ISSUE = {
     "balance", "credit grant", "credit top-up", "credit refund", "credit write-off", "credit correct",
     "credit list", "credit terms", "credit auto", "credit alert",
     "tenant create", "tenant list", "tenant show", "tenant set",
+    "tenant suspend", "tenant resume", "tenant erase",
     "project create", "project list", "project rename", "project archive",
     "key create", "key list", "key show", "key set", "key rotate", "key revoke",
     "user create", "user list", "user set", "user remove",
