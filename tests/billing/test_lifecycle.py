@@ -118,7 +118,7 @@ async def filled(house: Any) -> Named:
         key=f"ada's laptop {token}",
         host=f"{token}.lovelace.example",
         project=f"difference engine {token}",
-        network=f"2001:db8:{token[:4]}:{token[4:]}::/64",
+        network=f"2001:db8:1{token[:3]}:1{token[3:6]}::/64",
     )
     project = await Projects(house.database).create(tenant.id, one.project, NOON, **by)
     terms = KeyTerms(networks=(network_of(one.network),), expires_at=NOON + DAY)
@@ -152,7 +152,7 @@ async def whole_dump(house: Any) -> str:
         " WHERE table_type = 'BASE TABLE' AND table_schema IN ('public', 'queue')",
     )
     rows = [
-        str(row)
+        row[0]
         for table in tables
         for row in await sql(house, f"SELECT to_jsonb(each)::text FROM {table.name} AS each")  # noqa: S608  names of tables
     ]
