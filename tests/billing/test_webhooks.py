@@ -283,6 +283,19 @@ async def test_replay_delivers_once_more_under_the_old_id(post: Post) -> None:
         await post.webhooks.replay(endpoint_id, "ntc_none", post.at)
 
 
+async def test_replay_does_not_wait_for_the_next_attempt_and_begins_anew(post: Post) -> None:
+    endpoint_id, _ = await post.add()
+    post.receiver.replies = [BROKEN]
+    notice_id = await post.tell()
+    for pause in (0, 6, 400):
+        await post.run(timedelta(seconds=pause))
+    assert await post.run(timedelta(minutes=1)) == 0  # the next one is half an hour away
+    await post.webhooks.replay(endpoint_id, notice_id, post.at)
+    assert await post.run() == 1
+    (delivery,) = await post.shown(endpoint_id)
+    assert delivery.due_at - post.at < timedelta(seconds=6)
+
+
 async def test_a_new_endpoint_can_be_told_what_was_before_it(post: Post) -> None:
     await post.tell()
     endpoint_id, _ = await post.add()
