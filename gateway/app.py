@@ -108,20 +108,7 @@ def build(parts: Parts) -> Litestar:
         pumps=pumps,
         retries=Retries(pumps, settler, kept, telemetry, options),
         telemetry=telemetry,
-        organization=Organization(
-            tenancy=parts.tenancy,
-            projects=Projects(parts.database),
-            users=Users(parts.database),
-            rules=Rules(parts.database),
-            webhooks=Webhooks(
-                parts.database,
-                Vault(parts.answer_secret, WEBHOOKS),
-                partial(url_fault, allowed=options.private_destinations),
-            ),
-            notices=Notices(parts.database),
-            alerts=Alerts(parts.database),
-            clock=clock,
-        ),
+        organization=_organization(parts, clock),
     )
     app = Litestar(
         [
@@ -162,6 +149,22 @@ def _admission(parts: Parts, clock: ValkeyClock, telemetry: Telemetry) -> Admiss
     counter = telemetry.admitted_by_share
     return AdmissionByShare(
         valkey, clock, options.replicas, counter, lease_s=lease_s, retry_after_s=retry_after_s
+    )
+
+
+def _organization(parts: Parts, clock: ValkeyClock) -> Organization:
+    database = parts.database
+    vault = Vault(parts.answer_secret, WEBHOOKS)
+    fault = partial(url_fault, allowed=parts.options.private_destinations)
+    return Organization(
+        tenancy=parts.tenancy,
+        projects=Projects(database),
+        users=Users(database),
+        rules=Rules(database),
+        webhooks=Webhooks(database, vault, fault),
+        notices=Notices(database),
+        alerts=Alerts(database),
+        clock=clock,
     )
 
 

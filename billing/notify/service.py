@@ -31,7 +31,9 @@ async def emit(connection: Connection, notice: Notice) -> str | None:
         StoreRefused: no tenant has this id.
         PayloadInvalid: its facts are no canonical JSON.
     """
-    assert _exact(notice.facts), f"facts of {notice.kind} hold a float: write amounts as decimal texts"
+    assert _exact(notice.facts), (
+        f"facts of {notice.kind} hold what is not exact: write amounts as decimal texts"
+    )
     canonical(notice.facts)
     kept = KeptNotice(notice_id(notice.at), notice)
     if not await repository.insert_notice(connection, kept):

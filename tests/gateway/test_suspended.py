@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
@@ -45,24 +45,20 @@ SURFACES: tuple[tuple[str, Any], ...] = (
 )
 
 
-@pytest.mark.parametrize(("path", "body"), SURFACES)
-@pytest.mark.parametrize(
-    ("by", "status", "type_", "anthropic"),
-    [
-        ("operator", 403, "permission_error", "permission_error"),
-        ("dunning", 402, "tenant_suspended", "billing_error"),
-    ],
+# Who suspends, and what every surface answers then: status, type, and type in Anthropic's shape.
+REFUSALS = (
+    (suspend, 403, "permission_error", "permission_error"),
+    (overdue, 402, "tenant_suspended", "billing_error"),
 )
-async def test_every_surface_refuses_in_its_own_shape_and_nothing_is_held(  # noqa: PLR0917  a table
-    house: House,
-    by: Literal["operator", "dunning"],
-    status: int,
-    type_: str,
-    anthropic: str,
-    path: str,
-    body: Any,
+
+
+@pytest.mark.parametrize(("path", "body"), SURFACES)
+@pytest.mark.parametrize("refusal", REFUSALS, ids=["operator", "dunning"])
+async def test_every_surface_refuses_in_its_own_shape_and_nothing_is_held(
+    house: House, refusal: Any, path: str, body: Any
 ) -> None:
-    await (suspend(house) if by == "operator" else overdue(house))
+    suspends, status, type_, anthropic = refusal
+    await suspends(house)
     headers = {"authorization": f"Bearer {house.key}"}
     async with house.session.post(house.url + path, json={"model": MODEL, **body}, headers=headers) as answer:
         refused = (await answer.json())["error"]
