@@ -2,14 +2,17 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from admin import clock
+from billing.alerts.service import Alerts
 from billing.db.partitions import Partitions
 from billing.errors import PeriodOpen, StoreUnavailable
 from billing.invoicing.service import Invoicing
 from billing.ledger.balance import BalanceVersion
 from billing.ledger.service import Ledger
+from billing.notify.delivery import Deliveries
 from billing.queue import Job
 from billing.receipts.log.service import ReceiptLog
 from billing.reports.export.files.service import JOB, ExportFiles
@@ -24,6 +27,7 @@ from gateway.telemetry import log
 EVERY_5_S: Final = "* * * * * */5"
 EVERY_10_S: Final = "* * * * * */10"
 EVERY_MINUTE: Final = "* * * * *"
+EVERY_5_MINUTES: Final = "*/5 * * * *"
 HOURLY: Final = "5 * * * *"
 BEHIND_THE_HOUR: Final = "35 * * * *"
 DAILY: Final = "10 3 * * *"
@@ -43,11 +47,19 @@ class Works:
     exports: ExportFiles
     receipt_log: ReceiptLog
     invoicing: Invoicing
+    deliveries: Deliveries
+    alerts: Alerts
 
 
 def jobs_of(works: Works) -> tuple[Job, ...]:
     """All jobs."""
-    return (*_of_books(works), *_of_credit(works), *_of_receipts(works), *_of_exports(works.exports))
+    return (
+        *_of_books(works),
+        *_of_credit(works),
+        *_of_receipts(works),
+        *_of_exports(works.exports),
+        *_of_notices(works),
+    )
 
 
 def _of_books(works: Works) -> tuple[Job, ...]:
@@ -113,6 +125,28 @@ def _of_exports(exports: ExportFiles) -> tuple[Job, ...]:
         await exports.forget(clock.now())
 
     return Job(JOB, exports.make), _periodic("forget_exports", HOURLY, forget_exports)
+
+
+def _of_notices(works: Works) -> tuple[Job, ...]:
+    """What is looked for in the books, each in a job of its own: one that fails holds up no other."""
+
+    def look(name: str, cron: str, look: Callable[[datetime], Awaitable[int]]) -> Job:
+        async def run() -> None:
+            told = await look(clock.now())
+            if told:
+                log.info("notices_told", job=name, notices=told)
+
+        return _periodic(name, cron, run)
+
+    alerts = works.alerts
+    return (
+        _periodic("deliver_notices", EVERY_5_S, works.deliveries.deliver_due),
+        look("look_at_balances", EVERY_MINUTE, alerts.look_at_balances),
+        look("look_at_budgets", EVERY_MINUTE, alerts.look_at_budgets),
+        look("look_at_prices", EVERY_5_MINUTES, alerts.look_at_prices),
+        look("look_at_promises", EVERY_5_MINUTES, alerts.look_at_promises),
+        look("look_at_keys", HOURLY, alerts.look_at_keys),
+    )
 
 
 def _periodic(name: str, cron: str, work: Callable[[], Awaitable[object]]) -> Job:

@@ -60,6 +60,8 @@ class Settings:
     `gateway.options.GatewayOptions`. ``trusted_proxies``: CIDR blocks of proxies before the API, whose
     ``X-Forwarded-For`` is believed. ``encode_memo_bytes_max``: what each gateway may keep of encoded prompts
     (`recipe.memo`). ``image_urls``: images that bodies name by URL are fetched.
+    ``private_destinations``: CIDR blocks, beside the internet, that tenants' webhooks may be in
+    (`gateway.destinations`).
     """
 
     data_dir: Path
@@ -82,6 +84,7 @@ class Settings:
     trusted_proxies: tuple[str, ...] = ()
     encode_memo_bytes_max: int = BYTES_MAX
     image_urls: bool = True
+    private_destinations: tuple[str, ...] = ()
 
     @property
     def base_url(self) -> str:
@@ -163,14 +166,16 @@ def trusted_proxies() -> tuple[str, ...]:
     Raises:
         SettingsInvalid: one of them is neither.
     """
-    written = os.environ.get(PREFIX + "TRUSTED_PROXIES", "")
-    blocks = tuple(block.strip() for block in written.split(",") if block.strip())
-    for block in blocks:
-        try:
-            ip_network(block)
-        except ValueError as error:
-            raise SettingsInvalid(f"{PREFIX}TRUSTED_PROXIES: {error}") from None
-    return blocks
+    return _networks("TRUSTED_PROXIES")
+
+
+def private_destinations() -> tuple[str, ...]:
+    """Read ``KVITTO_PRIVATE_DESTINATIONS``, likewise: none unless it is set.
+
+    Raises:
+        SettingsInvalid: one of them is neither.
+    """
+    return _networks("PRIVATE_DESTINATIONS")
 
 
 def encode_memo_bytes_max() -> int:
@@ -193,6 +198,17 @@ def image_urls() -> bool:
     if written not in ("fetch", "refuse"):
         raise SettingsInvalid(f"{PREFIX}IMAGE_URLS is {written!r}: write fetch or refuse")
     return written == "fetch"
+
+
+def _networks(name: str) -> tuple[str, ...]:
+    written = os.environ.get(PREFIX + name, "")
+    blocks = tuple(block.strip() for block in written.split(",") if block.strip())
+    for block in blocks:
+        try:
+            ip_network(block)
+        except ValueError as error:
+            raise SettingsInvalid(f"{PREFIX}{name}: {error}") from None
+    return blocks
 
 
 def _bytes_max(name: str) -> int | None:

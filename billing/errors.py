@@ -14,7 +14,8 @@ BillingError
 ├── MovementConflict    an idempotency key already names another movement of money
 ├── TenantMissing       no tenant has this name or id
 ├── TenantExists        the name is taken
-├── TenancyInvalid      a tenant, project, key or user that means nothing
+├── ErasureRefused      a tenant cannot be erased as it is now
+├── TenancyInvalid      a tenant, project, key, user or webhook that means nothing
 ├── ProjectMissing      no project has this name or id
 ├── ProjectExists       the tenant has a project of this name
 ├── KeyMissing          no API key has this id
@@ -27,6 +28,8 @@ BillingError
 ├── ExportMissing       no export has this id, or its file is not kept any more
 ├── ExportsBusy         too many exports of this tenant wait already
 ├── LimitMissing        no limit or budget has this id
+├── WebhookMissing      no webhook has this id
+├── NoticeMissing       no notice has this id
 ├── AliasInvalid        a pattern or a model of an alias that is no name
 ├── AliasMissing        no alias has this pattern
 ├── ReceiptInvalid      a text is no receipt, or no line of a receipts file
@@ -222,8 +225,19 @@ class TenantExists(BillingError):
         return f"tenant {self.name!r} exists already"
 
 
+@dataclass(eq=False)
+class ErasureRefused(BillingError):
+    """A tenant cannot be erased as it is now."""
+
+    tenant_id: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"tenant {self.tenant_id} cannot be erased: {self.reason}"
+
+
 class TenancyInvalid(Placed):
-    """A tenant, project, key or user that means nothing; ``field`` says which part of it."""
+    """A tenant, project, key, user or webhook that means nothing; ``field`` says which part of it."""
 
 
 @dataclass(eq=False)
@@ -340,6 +354,26 @@ class LimitMissing(BillingError):
 
     def __str__(self) -> str:
         return f"no limit or budget {self.limit_id!r}"
+
+
+@dataclass(eq=False)
+class WebhookMissing(BillingError):
+    """No webhook has this id."""
+
+    endpoint_id: str
+
+    def __str__(self) -> str:
+        return f"no webhook {self.endpoint_id!r}"
+
+
+@dataclass(eq=False)
+class NoticeMissing(BillingError):
+    """No notice of this tenant has this id."""
+
+    notice_id: str
+
+    def __str__(self) -> str:
+        return f"no notice {self.notice_id!r}"
 
 
 @dataclass(eq=False)

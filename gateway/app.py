@@ -4,16 +4,20 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from litestar import Litestar, Response
 from litestar.exceptions import HTTPException, ValidationException
 from litestar.types import Message, Scope
 
+from billing.alerts.service import Alerts
 from billing.catalog.service import Aliasing
 from billing.db.transaction import Database
 from billing.invoicing.service import Invoicing
 from billing.ledger.service import Ledger
+from billing.notify.service import Notices
+from billing.notify.webhooks import Webhooks
 from billing.pricing.document import row_sha256
 from billing.pricing.service import Prices
 from billing.receipts.log.service import ReceiptLog
@@ -33,6 +37,7 @@ from gateway.admission.leases import Leases
 from gateway.admission.rebuild import Projections
 from gateway.admission.share import AdmissionByShare
 from gateway.desk import AnyRequest, Desk, Organization
+from gateway.destinations import url_fault
 from gateway.errors import Answer, answer_of
 from gateway.images import ImageReader
 from gateway.instant import ValkeyClock
@@ -61,7 +66,7 @@ from gateway.settle import Books, Settler
 from gateway.snapshot import AliasSnapshot, KeySnapshot, PriceSnapshot
 from gateway.telemetry import EngineCollector, MemoCollector, Telemetry, log
 from gateway.valkey import Valkey
-from gateway.vault import Vault
+from gateway.vault import WEBHOOKS, Vault
 from recipe.registry import Recipe
 
 
@@ -158,20 +163,6 @@ def build(parts: Parts) -> Litestar:
     return app
 
 
-def _organization(parts: Parts, clock: ValkeyClock) -> Organization:
-    return Organization(
-        tenancy=parts.tenancy,
-        projects=Projects(parts.database),
-        users=Users(parts.database),
-        rules=Rules(parts.database),
-        reports=Reports(parts.database),
-        exports=ExportFiles(parts.database, parts.exports_folder),
-        links=Links(parts.answer_secret),
-        invoicing=Invoicing(parts.database, row_sha256),
-        clock=clock,
-    )
-
-
 def _with_room_for_images(parts: Parts) -> GatewayOptions:
     """Options by which a body may hold all the images that a request may, in base64, if they are read."""
     if not parts.recipe.reads_images:
@@ -189,6 +180,26 @@ def _admission(parts: Parts, clock: ValkeyClock, telemetry: Telemetry) -> Admiss
     counter = telemetry.admitted_by_share
     return AdmissionByShare(
         valkey, clock, options.replicas, counter, lease_s=lease_s, retry_after_s=retry_after_s
+    )
+
+
+def _organization(parts: Parts, clock: ValkeyClock) -> Organization:
+    database = parts.database
+    vault = Vault(parts.answer_secret, WEBHOOKS)
+    fault = partial(url_fault, allowed=parts.options.private_destinations)
+    return Organization(
+        tenancy=parts.tenancy,
+        projects=Projects(database),
+        users=Users(database),
+        rules=Rules(database),
+        webhooks=Webhooks(database, vault, fault),
+        notices=Notices(database),
+        alerts=Alerts(database),
+        reports=Reports(database),
+        exports=ExportFiles(database, parts.exports_folder),
+        links=Links(parts.answer_secret),
+        invoicing=Invoicing(database, row_sha256),
+        clock=clock,
     )
 
 

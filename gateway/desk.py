@@ -5,8 +5,11 @@ from dataclasses import dataclass
 from litestar import Request
 from litestar.datastructures import State
 
+from billing.alerts.service import Alerts
 from billing.invoicing.service import Invoicing
 from billing.ledger.service import Ledger
+from billing.notify.service import Notices
+from billing.notify.webhooks import Webhooks
 from billing.receipts.service import Receipts
 from billing.reports.export.files.link import Links
 from billing.reports.export.files.service import ExportFiles
@@ -43,6 +46,9 @@ class Organization:
     reports: Reports
     exports: ExportFiles
     links: Links
+    webhooks: Webhooks
+    notices: Notices
+    alerts: Alerts
     clock: ValkeyClock
     invoicing: Invoicing
 

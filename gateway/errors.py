@@ -126,6 +126,13 @@ def _no_model(error: refusal.ModelUnknown) -> Answer:
     return _invalid(404, message, "model", "model_not_found")
 
 
+def _suspended(error: refusal.TenantSuspended) -> Answer:
+    """402 where paying ends it, which clients show at once; 403 where it takes the operator."""
+    if error.by == "dunning":
+        return _payment("tenant_suspended", "this organisation is suspended until overdue invoices are paid")
+    return Answer(403, "permission_error", "this organisation is suspended", "tenant_suspended")
+
+
 def _no_key(error: refusal.KeyRefused) -> Answer:
     return Answer(401, "authentication_error", error.reason, "invalid_api_key")
 
@@ -151,6 +158,7 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     refusal.ImageNotFetched: lambda e: _invalid(400, str(e), e.param, "invalid_image_url"),
     refusal.KeyRefused: _no_key,
     refusal.NotPermitted: lambda e: Answer(403, "permission_error", e.reason, "not_permitted", e.param),
+    refusal.TenantSuspended: _suspended,
     refusal.ModelUnknown: _no_model,
     billing.MovementConflict: lambda e: _idempotency("idempotency_key_reused", str(e)),
     billing.PriceMissing: _no_price,
@@ -170,6 +178,8 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     billing.ProjectMissing: lambda e: _invalid(404, str(e), None, "not_found"),
     billing.KeyMissing: lambda e: _invalid(404, str(e), None, "not_found"),
     billing.UserMissing: lambda e: _invalid(404, str(e), None, "not_found"),
+    billing.WebhookMissing: lambda e: _invalid(404, str(e), None, "not_found"),
+    billing.NoticeMissing: lambda e: _invalid(404, str(e), None, "not_found"),
     billing.LimitMissing: lambda e: _invalid(404, str(e), None, "not_found"),
     billing.InvoiceMissing: lambda e: _invalid(404, str(e), None, "not_found"),
     billing.ReceiptMissing: lambda e: _invalid(404, str(e), None, "not_found"),
@@ -180,6 +190,7 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     billing.ProjectExists: lambda e: _invalid(409, str(e), "name", "already_exists"),
     billing.UserExists: lambda e: _invalid(409, str(e), "email", "already_exists"),
     billing.TenancyInvalid: lambda e: _invalid(422, str(e), e.field, "invalid_parameter"),
+    billing.IntervalInvalid: lambda e: _invalid(422, str(e), None, "invalid_parameter"),
     billing.LimitInvalid: lambda e: _invalid(422, str(e), None, "invalid_parameter"),
     billing.AmountInvalid: lambda e: _invalid(422, str(e), "amount", "invalid_parameter"),
     billing.IntervalInvalid: lambda e: _invalid(422, str(e), None, "invalid_parameter"),
@@ -242,6 +253,7 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     billing.TenantMissing: _internal,
     billing.TenantExists: _internal,
     billing.ChargeUnexplained: _internal,
+    billing.ErasureRefused: _internal,
     billing.RolesMissing: _internal,
     billing.ReceiptInvalid: _internal,
     billing.BundleInvalid: _internal,

@@ -7,9 +7,7 @@ number, kept for nobody, and believed in nothing: not its length, not its type.
 """
 
 import asyncio
-import socket
-from collections.abc import Callable, Sequence
-from errno import EACCES
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 from weakref import WeakValueDictionary
@@ -19,7 +17,7 @@ from aiohttp.abc import AbstractResolver
 from deepseek_recipe import ImageSource
 from yarl import URL
 
-from gateway.destinations import is_public
+from gateway.destinations import DestinationRefused, Network, guarded_connector
 from gateway.options import FetchOptions
 from gateway.refusal import ImageNotFetched, ImagesBusy
 from recipe.images import Image, ImageBounds, Images, data_of, origin_of, param_of, read_image
@@ -30,13 +28,6 @@ CHUNK_BYTES: Final = 64 * 1024
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 # Compressed answers are not expanded: images are compressed already, and bombs are too.
 _HEADERS: Final = {"accept": "image/*", "accept-encoding": "identity", "user-agent": "kvitto"}
-
-
-class _Forbidden(OSError):
-    """The address is none that a client may send us to."""
-
-    def __init__(self) -> None:
-        super().__init__(EACCES, "destination refused")
 
 
 class _Allowance:
@@ -53,7 +44,7 @@ class ImageReader:
 
     Args:
         resolver: of names; None for the system's.
-        reachable: whether an address may be connected to.
+        allowed: networks that may be reached beside the public Internet.
     """
 
     def __init__(
@@ -62,24 +53,24 @@ class ImageReader:
         options: FetchOptions,
         *,
         resolver: AbstractResolver | None = None,
-        reachable: Callable[[str], bool] = is_public,
+        allowed: Sequence[Network] = (),
     ) -> None:
         self.bounds = bounds
         self.options = options
         self._resolver = resolver
-        self._reachable = reachable
+        self._allowed = allowed
         self._room = asyncio.Semaphore(options.at_once_max)
         self._rooms: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._session: aiohttp.ClientSession | None = None
 
     async def open(self) -> None:
         """Be ready to fetch. No proxy, no cookies, no connection that another request has left."""
-        connector = aiohttp.TCPConnector(
+        connector = guarded_connector(
+            self._allowed,
             limit=self.options.at_once_max,
             force_close=True,
             use_dns_cache=False,
             resolver=self._resolver,
-            socket_factory=self._socket,
             happy_eyeballs_delay=None,
         )
         self._session = aiohttp.ClientSession(
@@ -141,7 +132,7 @@ class ImageReader:
                 raise ImagesBusy from None
             raise ImageNotFetched(param, f"it did not come within {self.options.fetch_s:g} seconds") from None
         except aiohttp.ClientConnectorError as error:
-            if isinstance(error.os_error, _Forbidden):
+            if isinstance(error.os_error, DestinationRefused):
                 raise ImageNotFetched(param, "its address is not of the public Internet") from None
             raise ImageNotFetched(param, "its host does not answer") from None
         except (aiohttp.ClientError, OSError, ValueError):
@@ -181,7 +172,7 @@ class ImageReader:
         return bytes(body)
 
     def _checked(self, url: str, param: str, base: URL | None = None) -> URL:
-        """A URL, perhaps relative to another, that may be asked for. Where it leads, `_socket` sees."""
+        """A URL, perhaps relative to another, that may be asked for. Where it leads, its socket sees."""
         if len(url) > URL_CHARS_MAX:
             raise ImageNotFetched(param, f"its URL has more than {URL_CHARS_MAX} characters")
         try:
@@ -196,10 +187,3 @@ class ImageReader:
         if port not in self.options.ports:
             raise ImageNotFetched(param, f"port {port} is not served")
         return read
-
-    def _socket(self, where: aiohttp.AddrInfoType) -> socket.socket:
-        """The one place where a connection begins: to an address that may be reached, or not at all."""
-        family, kind, protocol, _, address = where
-        if not self._reachable(str(address[0])):
-            raise _Forbidden
-        return socket.socket(family, kind, protocol)

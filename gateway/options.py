@@ -49,6 +49,7 @@ class GatewayOptions:
         replicas: how many gateway processes share the limits then.
         answer_bytes_max: longer answers are not kept for a client that asks again.
         trusted_proxies: networks of proxies whose ``X-Forwarded-For`` names the client; no others' is read.
+        private_destinations: networks, beside the internet, that others may have us send requests to.
         retry_after_s: what a 503 or a held balance tells the client to wait, at most 60.
         images: how many a request may hold, and how large.
         fetching: of images that lie elsewhere.
@@ -72,6 +73,7 @@ class GatewayOptions:
     trusted_proxies: tuple[Network, ...] = ()
     images: ImageBounds = field(default_factory=ImageBounds)
     fetching: FetchOptions = FetchOptions()
+    private_destinations: tuple[Network, ...] = ()
 
     def __post_init__(self) -> None:
         assert self.lease_renew_interval_s < self.lease_s

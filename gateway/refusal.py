@@ -3,6 +3,7 @@
 GatewayError
 ├── KeyRefused          no key, a truncated, unknown, revoked or lapsed one
 ├── NotPermitted        this key may not do this
+├── TenantSuspended     the key's tenant is suspended: no inference
 ├── ModelUnknown        no such public model here
 ├── BodyTooLarge        the body passes the size limit
 ├── BalanceInsufficient the balance does not cover the hold
@@ -30,6 +31,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from billing.tenancy.limits import Budget, Limit
+from billing.tenancy.tenant import SuspendedBy
 from gateway.admission.limits import Counted
 from gateway.admission.quota import Quota
 
@@ -53,6 +55,14 @@ class NotPermitted(GatewayError):
         super().__init__(reason)
         self.reason = reason
         self.param = param
+
+
+class TenantSuspended(GatewayError):
+    """The key is good, and its tenant suspended: it may read, and ask no model. Why is not told to a key."""
+
+    def __init__(self, by: SuspendedBy) -> None:
+        super().__init__(by)
+        self.by = by
 
 
 class ModelUnknown(GatewayError):

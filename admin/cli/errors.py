@@ -28,6 +28,7 @@ def explain(error: Exception) -> str | None:
         StoreUnavailable,
         TenantMissing,
         UserMissing,
+        WebhookMissing,
     )
     from gateway.refusal import ValkeyUnavailable
 
@@ -42,6 +43,7 @@ def explain(error: Exception) -> str | None:
         InvoiceMissing: "`kvitto invoice list` shows all of them",
         UserMissing: "`kvitto user list` shows all of them",
         ExportMissing: "`kvitto exports` shows all of them",
+        WebhookMissing: "`kvitto webhook list` shows all of them",
         LimitMissing: "`kvitto limit list` and `kvitto budget list` show all of them",
     }
     match error:

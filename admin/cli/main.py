@@ -32,6 +32,7 @@ from admin.cli import (
     usage,
     user,
     verify,
+    webhook,
     witness,
 )
 from admin.cli.errors import explain
@@ -93,6 +94,7 @@ app.add_typer(invoice.app, name="invoice", rich_help_panel=PANEL_BOOKS)
 app.add_typer(model.app, name="model", rich_help_panel=PANEL_BOOKS)
 app.add_typer(price.app, name="price", rich_help_panel=PANEL_BOOKS)
 app.add_typer(admission.app, name="admission", rich_help_panel=PANEL_BOOKS)
+app.add_typer(webhook.app, name="webhook", rich_help_panel=PANEL_BOOKS)
 app.add_typer(audit.app, name="audit", rich_help_panel=PANEL_BOOKS)
 app.add_typer(verify.app, name="verify", rich_help_panel=PANEL_BOOKS)
 app.command("witness", rich_help_panel=PANEL_BOOKS)(witness.witness)

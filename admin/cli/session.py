@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -11,6 +12,7 @@ from admin import deployment
 from admin.cli.errors import CommandFailed
 from admin.settings import Settings
 from admin.stack.supervisor import connect
+from billing.alerts.service import Alerts
 from billing.audit.service import Audit
 from billing.catalog.service import Aliasing
 from billing.db.transaction import Database
@@ -20,6 +22,8 @@ from billing.invoicing.service import Invoicing
 from billing.invoicing.settling import Settling
 from billing.ledger.balance import BalanceVersion
 from billing.ledger.service import Ledger
+from billing.lifecycle.service import Lifecycle
+from billing.notify.webhooks import Webhooks
 from billing.pricing.document import row_sha256
 from billing.pricing.service import Prices
 from billing.receipts.log.service import ReceiptLog
@@ -58,6 +62,9 @@ class Books:
     agreements: Agreements
     invoicing: Invoicing
     settling: Settling
+    webhooks: Webhooks
+    alerts: Alerts
+    lifecycle: Lifecycle
     settings: Settings
 
 
@@ -93,10 +100,22 @@ async def books(data_dir: Path) -> AsyncIterator[Books]:
             agreements=Agreements(database),
             invoicing=Invoicing(database, row_sha256),
             settling=Settling(database),
+            webhooks=_webhooks(database, settings),
+            alerts=Alerts(database),
+            lifecycle=Lifecycle(database),
             settings=settings,
         )
     finally:
         await database.close()
+
+
+def _webhooks(database: Database, settings: Settings) -> Webhooks:
+    from billing.tenancy.api_key import network_of
+    from gateway.destinations import url_fault
+    from gateway.vault import WEBHOOKS, Vault
+
+    allowed = tuple(map(network_of, settings.private_destinations))
+    return Webhooks(database, Vault(settings.key_pepper, WEBHOOKS), partial(url_fault, allowed=allowed))
 
 
 @asynccontextmanager

@@ -42,6 +42,7 @@ def app_of(known: Settings) -> Litestar:
                 replicas=known.gateway_replicas,
                 trusted_proxies=tuple(map(network_of, known.trusted_proxies)),
                 fetching=FetchOptions(urls=known.image_urls),
+                private_destinations=tuple(map(network_of, known.private_destinations)),
             ),
             database=database,
             tenancy=Tenancy(database, known.key_pepper),

@@ -6,14 +6,16 @@ import signal
 import sys
 from contextlib import AsyncExitStack
 
-from admin import deployment, settings
+from admin import clock, deployment, settings
 from admin.engine import engine_options
 from admin.jobs import Works, jobs_of
 from admin.settings import Settings, write_private
+from billing.alerts.service import Alerts
 from billing.db.partitions import Partitions
 from billing.db.transaction import Database
 from billing.invoicing.service import Invoicing
 from billing.ledger.service import Ledger
+from billing.notify.delivery import Deliveries
 from billing.pricing.document import row_sha256
 from billing.pricing.service import Prices
 from billing.queue import Queue
@@ -22,13 +24,16 @@ from billing.receipts.service import Receipts
 from billing.reports.export.files.service import ExportFiles
 from billing.reports.rollup import Rollups
 from billing.settlement.batch import Settlement
+from billing.tenancy.api_key import network_of
 from billing.tenancy.service import Tenancy
 from engine.api import Journals
 from gateway.admission.admit import Admission
 from gateway.audit import Audit
+from gateway.deliver import HttpSender
 from gateway.sweep import SweepBooks, Sweeper
 from gateway.telemetry import SweepTelemetry, log, log_to_stderr
 from gateway.valkey import Valkey
+from gateway.vault import WEBHOOKS, Vault
 
 
 async def run(known: Settings) -> None:
@@ -47,6 +52,8 @@ async def run(known: Settings) -> None:
         journals = Journals(engine_options(known))
         await journals.open()
         stack.push_async_callback(journals.close)
+        sender = HttpSender(tuple(map(network_of, known.private_destinations)))
+        stack.push_async_callback(sender.close)
         ready = known.data_dir / "run" / "jobs.ready"
         write_private(ready, str(os.getpid()).encode())
         log.info("jobs_run")
@@ -66,6 +73,8 @@ async def run(known: Settings) -> None:
             exports=ExportFiles(database, known.exports_folder),
             receipt_log=receipt_log,
             invoicing=Invoicing(database, row_sha256, receipt_log, signer),
+            deliveries=Deliveries(database, Vault(known.key_pepper, WEBHOOKS), sender, clock.now),
+            alerts=Alerts(database),
         )
         await Queue(known.database_url, jobs_of(works)).run(stop)
 

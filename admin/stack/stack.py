@@ -16,6 +16,7 @@ from admin.settings import (
     encode_memo_bytes_max,
     image_urls,
     own_servers,
+    private_destinations,
     trusted_proxies,
     valkey_lost,
 )
@@ -178,6 +179,7 @@ class Stack:
         try:
             lost, proxies, memo_bytes_max = valkey_lost(), trusted_proxies(), encode_memo_bytes_max()
             fetches = image_urls()
+            inward = private_destinations()
         except SettingsInvalid as error:
             raise StackFailed("gateway", str(error)) from error
         return Settings(
@@ -201,6 +203,7 @@ class Stack:
             trusted_proxies=proxies,
             encode_memo_bytes_max=memo_bytes_max,
             image_urls=fetches,
+            private_destinations=inward,
         )
 
     def _server(

@@ -253,6 +253,17 @@ async def upsert_auto_top_up(connection: AsyncConnection, tenant_id: str, rule: 
     await connection.execute(statement.on_conflict_do_update(index_elements=["tenant_id"], set_=values))
 
 
+async def disable_auto_top_up(connection: AsyncConnection, tenant_id: str) -> int:
+    """A tenant's rule asks no more; returns how many did."""
+    statement = (
+        update(auto_top_up)
+        .where(auto_top_up.c.tenant_id == tenant_id, auto_top_up.c.enabled)
+        .values(enabled=False)
+        .returning(auto_top_up.c.tenant_id)
+    )
+    return len((await connection.execute(statement)).all())
+
+
 async def select_auto_top_up(connection: AsyncConnection, tenant_id: str) -> AutoTopUp | None:
     """A tenant's rule, locked; None when it has none."""
     statement = select(auto_top_up).where(auto_top_up.c.tenant_id == tenant_id).with_for_update()

@@ -21,6 +21,7 @@ from billing.db.tables import (
     usage_quarantine,
     usage_rollup,
 )
+from billing.interval import Interval
 from billing.money import Femto
 from billing.reports.selection import COLUMN_OF as SELECTED
 from billing.reports.selection import Selection
@@ -153,8 +154,11 @@ async def select_quarantined(connection: AsyncConnection, usage_filter: UsageFil
     return newest_first[::-1]
 
 
-async def select_owed(connection: AsyncConnection) -> list[OwedRow]:
-    """By tenant and currency, at the rates that rated each event: its row's or window's, or their tier's."""
+async def select_owed(connection: AsyncConnection, recorded: Interval | None = None) -> list[OwedRow]:
+    """By tenant and currency, at the rates that rated each event: its row's or window's, or their tier's.
+
+    Of the events that were recorded in the interval, or of all.
+    """
     event = usage_event.c
     position, of_window = (
         select(each)
@@ -188,6 +192,8 @@ async def select_owed(connection: AsyncConnection) -> list[OwedRow]:
         .group_by(event.tenant_id, event.currency)
         .order_by(event.tenant_id)
     )
+    if recorded is not None:
+        statement = statement.where(event.recorded_at >= recorded.since, event.recorded_at < recorded.until)
     return [OwedRow(**row) for row in (await connection.execute(statement)).mappings()]
 
 

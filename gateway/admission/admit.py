@@ -14,6 +14,7 @@ from billing.money import Femto
 from billing.reports.usage_row import Use
 from billing.request_id import RANDOM_BYTES
 from billing.tenancy.limits import Budget
+from billing.tenancy.periods import period_at
 from gateway.admission import budgets
 from gateway.admission.hold import (
     NOTHING_SPENT,
@@ -189,7 +190,7 @@ class Admission:
 
     async def project_budget(self, tenant_id: str, budget: Budget, use: Use, at: datetime) -> bool:
         """Take over what is spent of a budget in its period at ``at``; no if something later was seen."""
-        period = budgets.period_at(budget, at)
+        period = period_at(budget, at)
         bounds = (microseconds(period.start), microseconds(period.until))
         keys = (_tag(tenant_id) + "projected", _tag(tenant_id) + budgets.name_of(budget))
         words = ("b", use.balance_version, *limbs(use.charge), *bounds)

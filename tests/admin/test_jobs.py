@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 
@@ -9,6 +10,7 @@ import pytest
 
 from admin import clock
 from admin.jobs import Works, jobs_of
+from billing.alerts.service import Alerts
 from billing.db.partitions import Partitions
 from billing.db.transaction import Database
 from billing.invoicing.service import Invoicing
@@ -16,6 +18,7 @@ from billing.ledger.auto_top_up import AutoTopUp
 from billing.ledger.credit import Grant
 from billing.ledger.service import Ledger
 from billing.money import Femto
+from billing.notify.delivery import Deliveries, Reply
 from billing.pricing.document import row_sha256
 from billing.pricing.service import Prices
 from billing.queue import Job, Queue
@@ -32,6 +35,7 @@ from gateway.refusal import BalanceInsufficient
 from gateway.sweep import Patience, SweepBooks, Sweeper
 from gateway.telemetry import SweepTelemetry
 from gateway.valkey import Valkey
+from gateway.vault import WEBHOOKS, Vault
 from tests.attested import Signed, decode, prefill
 from tests.deployment import signer
 from tests.gateway.doubles import ScriptedJournals
@@ -58,12 +62,21 @@ def all_jobs(
             exports=ExportFiles(database, None),
             receipt_log=receipt_log,
             invoicing=Invoicing(database, row_sha256, receipt_log, signs),
+            deliveries=Deliveries(database, Vault(b"pepper", WEBHOOKS), Deaf(), clock.now),
+            alerts=Alerts(database),
         )
     )
 
 
 def by_calendar(jobs: tuple[Job, ...]) -> tuple[Job, ...]:
     return tuple(job for job in jobs if job.cron is not None)
+
+
+class Deaf:
+    """A sender to endpoints that take nothing."""
+
+    async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Reply:
+        return Reply(503, "", timedelta(0))
 
 
 async def test_ended_credit_is_taken_back_and_the_next_admission_knows(

@@ -50,6 +50,7 @@ GLOBAL = {
     "tree_node": "hashes, which prove and tell nothing",
     "tree_head": "what the deployment has signed, for everybody",
     "log_state": "one row, for the receipts of all",
+    "promise_watermark": "likewise",
     **{
         f"queue.procrastinate_{table}": "work to do: ids, no contents, and read by no tenant"
         for table in ("jobs", "events", "workers", "periodic_defers")
@@ -69,6 +70,9 @@ MANAGED = {"project", "api_key", "key_secret", "tenant_user", "usage_limit", "bu
 LOGGED = {"audit_event"}
 # What operators agree with a tenant.
 AGREED = {"billing_profile", "billing_terms", "coupon"}
+
+# What tenants are told, in the transaction of what it is about, and where they want it.
+TOLD = {"notice", "balance_alert", "webhook_endpoint", "webhook_secret", "webhook_delivery"}
 
 # A row of the tables that a top-up's document leaves empty, behind its number.
 MORE = {
@@ -177,17 +181,25 @@ async def test_what_is_granted_on_facts_is_to_append_them(ask: Ask) -> None:
         (access.SETTLER_ROLE, "INSERT"),
         (access.TENANT_ROLE, "INSERT"),
     }
+    assert {(who, what) for who, table, what in granted if table == "notice"} == {
+        (access.OPERATOR_ROLE, "DELETE"),  # of a tenant that is erased
+        (access.OPERATOR_ROLE, "INSERT"),
+        (access.SETTLER_ROLE, "INSERT"),
+        (access.TENANT_ROLE, "INSERT"),
+    }
     of_tenants = {table for who, table, _ in granted if who == access.TENANT_ROLE}
-    assert of_tenants == MANAGED | LOGGED | {"audit_head"}
+    assert of_tenants == MANAGED | LOGGED | TOLD | {"audit_head"}
     assert not {who for who, _, _ in granted} & {access.OPERATOR_READ_ROLE, access.VIEW_AS_ROLE}
     assert {what for _, _, what in granted} <= {"INSERT", "UPDATE", "DELETE"}
-    # Which request answered a key means nothing after a day; what the others were is in the audit log.
+    # Which request answered a key means nothing after a day; what the others were is in the audit log, and
+    # notices go when their tenant is erased.
     deleted = {table for _, table, what in granted if what == "DELETE"}
     # A profile is personal.
-    assert deleted == {
-        *("idempotency_record", "model_alias", "tenant_user", "usage_limit", "budget"),
-        "billing_profile",
+    logged = {
+        *("model_alias", "tenant_user", "usage_limit", "budget", "webhook_endpoint", "balance_alert"),
+        *("key_secret", "billing_profile"),
     }
+    assert deleted == {*logged, "idempotency_record", "notice"}
 
 
 @pytest.mark.parametrize("table", sorted(APPENDED | PROJECTED | MANAGED | LOGGED | AGREED | {"audit_head"}))

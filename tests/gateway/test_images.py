@@ -4,6 +4,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from ipaddress import ip_network
 from typing import Any
 
 import pytest
@@ -70,7 +71,7 @@ async def seeing(
             ImageBounds(),
             FetchOptions(**{"ports": frozenset({web.port}), **fetching}),
             resolver=names,
-            reachable=lambda address: address == HERE,
+            allowed=(ip_network(HERE),),
         )
         house.parts = replace(house.parts, recipe=SeeingRecipe(), images=reader)
         if owned is not None:

@@ -4,6 +4,7 @@ from litestar import Router
 
 from billing.errors import StoreRefused
 from gateway.routes.management import (
+    alerts,
     budgets,
     credit,
     edge,
@@ -17,12 +18,13 @@ from gateway.routes.management import (
     usage_deepseek,
     usage_openai,
     users,
+    webhooks,
 )
 
 
 def router() -> Router:
     """The routes, behind the guard that lets management keys pass alone."""
-    nouns = (projects, keys, users, limits, budgets, prices, credit, invoices)
+    nouns = (projects, keys, users, limits, budgets, prices, credit, invoices, webhooks, alerts)
     return Router(
         "/v1/organization",
         route_handlers=[handler for noun in nouns for handler in noun.HANDLERS],
