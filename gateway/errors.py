@@ -143,6 +143,7 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     recipe.PromptTooLong: lambda e: _invalid(400, str(e), e.param, "context_length_exceeded"),
     engine.PromptRefused: lambda e: _invalid(400, e.message, "messages", "prompt_refused"),
     engine.ConstraintRefused: lambda e: _invalid(400, e.message, "response_format", "unsupported_parameter"),
+    billing.WebhookRefused: lambda e: _invalid(400, str(e), None, "webhook_refused"),
     refusal.BodyTooLarge: lambda e: _invalid(
         413, f"the request body is longer than {e.bytes_max} bytes", None, "body_too_large"
     ),
@@ -223,6 +224,11 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     billing.TenantMissing: _internal,
     billing.TenantExists: _internal,
     billing.IntervalInvalid: _internal,
+    billing.PaymentDeclined: _internal,
+    billing.PaymentUnknown: _internal,
+    billing.PaymentRefused: _internal,
+    billing.PaymentUnavailable: _internal,
+    billing.PaymentsMissing: _internal,
     billing.RolesMissing: _internal,
     billing.StoreRefused: _internal,
 }

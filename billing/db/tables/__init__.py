@@ -4,6 +4,7 @@ from billing.db.tables.audit import audit_event, audit_head
 from billing.db.tables.catalog import model_alias
 from billing.db.tables.idempotency import idempotency_record
 from billing.db.tables.ledger import balance, credit_lot, ledger_entry, ledger_transaction
+from billing.db.tables.payment import payment, payment_customer, payment_inbox, payment_outbox
 from billing.db.tables.pricing import price_plan, price_row, price_tier, price_window, tenant_plan
 from billing.db.tables.quarantine import usage_quarantine
 from billing.db.tables.receipts import attestation
@@ -28,6 +29,10 @@ __all__ = [
     "ledger_transaction",
     "metadata",
     "model_alias",
+    "payment",
+    "payment_customer",
+    "payment_inbox",
+    "payment_outbox",
     "price_plan",
     "price_row",
     "price_tier",
