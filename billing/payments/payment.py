@@ -76,9 +76,10 @@ class Payment:
             yield leg
 
     def leg(self, number: int) -> Movement:
-        """The movement of one leg; its key names the object, or the order of ours that moved it before."""
+        """The movement of one leg; its key names the object, or the order of a refund that is ours."""
         out = self.kind in {"refund", "dispute"} and number % 2 == 1
-        key = f"stripe:{self.order_id or self.id}:{number}"
+        ours = self.order_id if self.kind == "refund" else None
+        key = f"stripe:{ours or self.id}:{number}"
         reason = f"Stripe {self.kind} {self.id}" + ("" if out or number == 1 else ", returned")
         if out:
             return Refund(self.amount, reason, ACTOR, idempotency_key=key, gone=True)

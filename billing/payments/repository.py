@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 import msgspec
-from sqlalchemy import Row, Select, func, select, text, update
+from sqlalchemy import Row, bindparam, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -54,6 +54,28 @@ _CUSTOMER: Final = (
 )
 _RECEIVED: Final = [payment_inbox.c[name] for name in Received.__slots__]
 
+# Written once: every webhook asks these.
+_EVENT: Final = insert(payment_inbox).on_conflict_do_nothing().returning(payment_inbox.c.id)
+_OUTCOME: Final = update(payment_inbox).where(payment_inbox.c.id == bindparam("event_id"))
+_OF_CUSTOMER: Final = select(*_CUSTOMER).join(tenant)
+_BY_CUSTOMER: Final = _OF_CUSTOMER.where(payment_customer.c.customer_id == bindparam("customer_id"))
+_BY_TENANT: Final = _OF_CUSTOMER.where(payment_customer.c.tenant_id == bindparam("tenant_id"))
+_PAYMENT: Final = select(payment).where(payment.c.id == bindparam("payment_id"))
+_CHILDREN: Final = (
+    select(payment)
+    .where(payment.c.parent == bindparam("payment_id"))
+    .order_by(payment.c.created_at, payment.c.id)
+)
+_learned: Final = insert(payment)
+_LEARNED: Final = _learned.on_conflict_do_update(
+    index_elements=["id"], set_={name: _learned.excluded[name] for name in Payment.__slots__}
+)
+_WAITING: Final = (
+    select(payment_inbox.c.id, payment_inbox.c.body)
+    .where(payment_inbox.c.waits_for == bindparam("object_id"))
+    .order_by(payment_inbox.c.created_at, payment_inbox.c.id)
+)
+
 
 async def lock(connection: AsyncConnection, object_id: str) -> None:
     """Until the transaction ends nobody else hears anything of this object, though it may have no row yet."""
@@ -62,10 +84,8 @@ async def lock(connection: AsyncConnection, object_id: str) -> None:
 
 async def select_customer(connection: AsyncConnection, **by: str) -> Customer | None:
     """By ``tenant_id`` or ``customer_id``."""
-    statement = select(*_CUSTOMER).join(tenant)
-    for name, value in by.items():
-        statement = statement.where(payment_customer.c[name] == value)
-    row = (await connection.execute(statement)).one_or_none()
+    statement = _BY_TENANT if "tenant_id" in by else _BY_CUSTOMER
+    row = (await connection.execute(statement, by)).one_or_none()
     return None if row is None else Customer(*row)
 
 
@@ -100,14 +120,15 @@ async def update_customer(connection: AsyncConnection, fact: CustomerFact) -> No
 
 async def select_payment(connection: AsyncConnection, payment_id: str) -> Payment | None:
     """One of Stripe's objects that we know."""
-    found = await _payments(connection, select(payment).where(payment.c.id == payment_id))
-    return found[0] if found else None
+    row = (await connection.execute(_PAYMENT, {"payment_id": payment_id})).mappings().one_or_none()
+    return None if row is None else Payment(**row)
 
 
 async def select_children(connection: AsyncConnection, payment_id: str) -> list[Payment]:
     """Refunds and disputes of a payment, oldest first."""
-    children = select(payment).where(payment.c.parent == payment_id)
-    return await _payments(connection, children.order_by(payment.c.created_at, payment.c.id))
+    return [
+        Payment(**row) for row in (await connection.execute(_CHILDREN, {"payment_id": payment_id})).mappings()
+    ]
 
 
 async def select_payments(connection: AsyncConnection, tenant_id: str | None, rows_max: int) -> list[Payment]:
@@ -115,31 +136,23 @@ async def select_payments(connection: AsyncConnection, tenant_id: str | None, ro
     statement = select(payment).order_by(payment.c.created_at.desc(), payment.c.id.desc()).limit(rows_max)
     if tenant_id is not None:
         statement = statement.where(payment.c.tenant_id == tenant_id)
-    return await _payments(connection, statement)
-
-
-async def _payments(connection: AsyncConnection, statement: Select[Any]) -> list[Payment]:
     return [Payment(**row) for row in (await connection.execute(statement)).mappings()]
 
 
 async def upsert_payment(connection: AsyncConnection, known: Payment) -> None:
     """As it is now; it must be locked."""
-    values = {name: getattr(known, name) for name in Payment.__slots__}
-    statement = insert(payment).values(values)
-    await connection.execute(statement.on_conflict_do_update(index_elements=["id"], set_=values))
+    await connection.execute(_LEARNED, {name: getattr(known, name) for name in Payment.__slots__})
 
 
 async def insert_event(connection: AsyncConnection, received: Received, body: bytes) -> bool:
     """Whether it is new; another transaction that is storing it is waited for."""
-    statement = insert(payment_inbox).values({**asdict(received), "body": body}).on_conflict_do_nothing()
-    made = await connection.execute(statement.returning(payment_inbox.c.id))
+    made = await connection.execute(_EVENT, {**asdict(received), "body": body})
     return made.one_or_none() is not None
 
 
 async def update_event(connection: AsyncConnection, event_id: str, values: Mapping[str, Any]) -> None:
     """Outcome, reason and whose it is."""
-    statement = update(payment_inbox).where(payment_inbox.c.id == event_id)
-    await connection.execute(statement.values(values))
+    await connection.execute(_OUTCOME, {**values, "event_id": event_id})
 
 
 async def select_event(connection: AsyncConnection, event_id: str) -> tuple[Received, bytes] | None:
@@ -163,9 +176,7 @@ async def select_events(
 
 async def select_waiting(connection: AsyncConnection, object_id: str) -> list[tuple[str, bytes]]:
     """Events that wait for an object to become known, with their bodies, oldest first."""
-    waiting = payment_inbox.c
-    statement = select(waiting.id, waiting.body).where(waiting.waits_for == object_id)
-    found = await connection.execute(statement.order_by(waiting.created_at, waiting.id))
+    found = await connection.execute(_WAITING, {"object_id": object_id})
     return [(event_id, body) for event_id, body in found]
 
 

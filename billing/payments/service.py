@@ -182,5 +182,5 @@ async def _refundable(
     left = Femto(paid.amount - out)
     amount = left if asked is None else asked
     if amount > left or not left:
-        raise AmountExceeds(decimal_of(amount), "what remains of the payment", decimal_of(left))
+        raise AmountExceeds(decimal_of(amount), "rest of the payment", decimal_of(left))
     return amount

@@ -273,11 +273,11 @@ class Stripe:
         except (stripe.AuthenticationError, stripe.PermissionError):
             raise PaymentUnavailable("it does not accept the secret key") from None
         except stripe.StripeError as error:
-            status = error.http_status
-            reason = f"{type(error).__name__}, status {status}"
-            raise PaymentUnavailable(reason, answered=(status or 0) >= 500) from None
+            status = error.http_status or 0
+            reason = f"it answered {status}" if status else "no answer"
+            raise PaymentUnavailable(reason, answered=status >= 500) from None
         except _NETWORK as error:
-            raise PaymentUnavailable(type(error).__name__) from None
+            raise PaymentUnavailable(f"no answer ({type(error).__name__})") from None
 
     def _said(self, error: stripe.StripeError) -> str:
         text = (error.user_message or type(error).__name__).replace(self._secret, "…")

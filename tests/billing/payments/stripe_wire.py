@@ -63,13 +63,13 @@ class Wire:
         self.calls.append((scope["method"], scope["path"]))
         fault = self.faults.get(len(self.calls))
         status, answer = self.answer(scope, headers, body, fault)
-        if fault in {"reset_before", "reset_after"}:
-            return  # without an answer uvicorn closes the connection
         if fault == "silence_after":
             await self.silent.wait()
         text = b"<html>" if fault == "garbage_after" else json.dumps(answer).encode()
-        start = {"type": "http.response.start", "status": status, "headers": [(b"request-id", b"req_1")]}
-        await send(start)
+        headed = [(b"request-id", b"req_1"), (b"content-length", str(len(text)).encode())]
+        await send({"type": "http.response.start", "status": status, "headers": headed})
+        if fault in {"reset_before", "reset_after"}:
+            return  # uvicorn closes the connection within the answer
         await send({"type": "http.response.body", "body": text})
 
     def answer(self, scope: Any, headers: dict[str, str], body: bytes, fault: Fault | None) -> Answered:
