@@ -8,6 +8,8 @@ from admin import clock
 from billing.db.partitions import Partitions
 from billing.errors import StoreUnavailable
 from billing.ledger.service import Ledger
+from billing.payments.outbox import JOB, Outbox
+from billing.payments.service import Payments
 from billing.queue import Job
 from billing.reports.rollup import Rollups
 from billing.settlement.batch import Settlement
@@ -25,6 +27,14 @@ DAILY: Final = "10 3 * * *"
 
 
 @dataclass(frozen=True, slots=True)
+class Paying:
+    """What a payment provider is told with."""
+
+    payments: Payments
+    outbox: Outbox
+
+
+@dataclass(frozen=True, slots=True)
 class Works:
     """What the jobs work with."""
 
@@ -35,6 +45,7 @@ class Works:
     admission: Admission
     rollups: Rollups
     partitions: Partitions
+    paying: Paying | None = None
 
 
 def jobs_of(works: Works) -> tuple[Job, ...]:
@@ -50,7 +61,8 @@ def jobs_of(works: Works) -> tuple[Job, ...]:
             log.error("events_of_no_month", events=made.strays)
 
     async def request_top_ups() -> None:
-        for request in await works.ledger.request_top_ups(clock.now()):
+        also = None if works.paying is None else works.paying.payments.order_top_ups
+        for request in await works.ledger.request_top_ups(clock.now(), also):
             log.info("top_up_requested", tenant=request.tenant_id, number=request.number)
 
     async def forget_answers() -> None:
@@ -64,7 +76,22 @@ def jobs_of(works: Works) -> tuple[Job, ...]:
         _periodic("add_up_usage", EVERY_MINUTE, works.rollups.build),
         _periodic("forget_answers", HOURLY, forget_answers),
         _periodic("make_months", DAILY, make_months),
+        *(() if works.paying is None else _telling(works.paying.outbox, works.admission)),
     )
+
+
+def _telling(outbox: Outbox, admission: Admission) -> tuple[Job, ...]:
+    """Tell the payment provider what it is to be told: at once, and again while it has not answered."""
+
+    async def tell(order_id: str) -> None:
+        for balance in await outbox.send(order_id, clock.now()):
+            await admission.project(balance)
+
+    async def tell_due() -> None:
+        for balance in await outbox.send_due(clock.now()):
+            await admission.project(balance)
+
+    return Job(JOB, tell), _periodic("tell_stripe_again", EVERY_10_S, tell_due)
 
 
 def _periodic(name: str, cron: str, work: Callable[[], Awaitable[object]]) -> Job:

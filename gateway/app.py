@@ -12,6 +12,7 @@ from litestar.types import Message, Scope
 from billing.catalog.service import Aliasing
 from billing.db.transaction import Database
 from billing.ledger.service import Ledger
+from billing.payments.inbox import Inbox
 from billing.pricing.service import Prices
 from billing.reports.service import Reports
 from billing.settlement.batch import Settlement
@@ -25,7 +26,7 @@ from gateway.admission.admit import Admission
 from gateway.admission.leases import Leases
 from gateway.admission.rebuild import Projections
 from gateway.admission.share import AdmissionByShare
-from gateway.desk import AnyRequest, Desk, Organization
+from gateway.desk import AnyRequest, Desk, Organization, Webhooks
 from gateway.errors import Answer, answer_of
 from gateway.instant import ValkeyClock
 from gateway.kept import Kept
@@ -45,6 +46,7 @@ from gateway.routes import (
     messages,
     models,
     responses,
+    stripe,
 )
 from gateway.settle import Books, Settler
 from gateway.snapshot import AliasSnapshot, KeySnapshot, PriceSnapshot
@@ -59,6 +61,7 @@ class Parts:
     """What a gateway is made of; the application opens and closes them.
 
     ``answer_secret`` is the deployment's: answers kept for retries are encrypted under keys derived from it.
+    ``inbox``: of Stripe's webhooks, which are served only with it.
     """
 
     options: GatewayOptions
@@ -71,6 +74,7 @@ class Parts:
     engine: Engine
     recipe: Recipe
     answer_secret: bytes = field(repr=False)
+    inbox: Inbox | None = None
 
 
 def build(parts: Parts) -> Litestar:
@@ -110,6 +114,7 @@ def build(parts: Parts) -> Litestar:
             rules=Rules(parts.database),
             clock=clock,
         ),
+        webhooks=None if parts.inbox is None else Webhooks(parts.inbox, admission),
     )
     app = Litestar(
         [
@@ -128,6 +133,7 @@ def build(parts: Parts) -> Litestar:
             management.router(),
             description.describe,
             description.reference,
+            *([stripe.receive] if parts.inbox is not None else []),
         ],
         lifespan=[_lifespan(parts, desk, leases)],
         exception_handlers={HTTPException: _refuse, Exception: _refuse},

@@ -6,11 +6,13 @@ from litestar import Request
 from litestar.datastructures import State
 
 from billing.ledger.service import Ledger
+from billing.payments.inbox import Inbox
 from billing.tenancy.api_key import KeyGrant, Scope
 from billing.tenancy.projects.service import Projects
 from billing.tenancy.rules.service import Rules
 from billing.tenancy.service import Tenancy
 from billing.tenancy.users.service import Users
+from gateway.admission.admit import Admission
 from gateway.credentials import key_sent
 from gateway.instant import ValkeyClock
 from gateway.models import Catalog
@@ -37,6 +39,14 @@ class Organization:
 
 
 @dataclass(frozen=True, slots=True)
+class Webhooks:
+    """Where what a payment provider tells goes."""
+
+    inbox: Inbox
+    admission: Admission
+
+
+@dataclass(frozen=True, slots=True)
 class Desk:
     """Everything a route may reach. The engine is reached through the pumps alone: all pass admission."""
 
@@ -50,6 +60,7 @@ class Desk:
     retries: Retries
     telemetry: Telemetry
     organization: Organization
+    webhooks: Webhooks | None = None
 
 
 def desk_of(request: AnyRequest) -> Desk:

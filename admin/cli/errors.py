@@ -21,6 +21,7 @@ def explain(error: Exception) -> str | None:
         BillingError,
         KeyMissing,
         LimitMissing,
+        PaymentUnknown,
         PlanMissing,
         ProjectMissing,
         StoreUnavailable,
@@ -38,6 +39,7 @@ def explain(error: Exception) -> str | None:
         PlanMissing: "`kvitto price plan list` shows all of them",
         AliasMissing: "`kvitto model list` shows all of them",
         UserMissing: "`kvitto user list` shows all of them",
+        PaymentUnknown: "`kvitto payment list` shows all of them",
         LimitMissing: "`kvitto limit list` and `kvitto budget list` show all of them",
     }
     match error:

@@ -12,6 +12,7 @@ from admin.engine import engine_options
 from admin.settings import Settings, SettingsMissing
 from billing.db.transaction import Database
 from billing.ledger.service import Ledger
+from billing.payments.inbox import Inbox
 from billing.pricing.service import Prices
 from billing.settlement.batch import Settlement
 from billing.tenancy.api_key import network_of
@@ -53,6 +54,9 @@ def app_of(known: Settings) -> Litestar:
                 known.model_dir, known.served_name, memo_bytes_max=known.encode_memo_bytes_max
             ),
             answer_secret=known.key_pepper,
+            inbox=None
+            if known.stripe.webhook_secret is None
+            else Inbox(database, known.stripe.webhook_secret),
         )
     )
 

@@ -6,13 +6,15 @@ import signal
 import sys
 from contextlib import AsyncExitStack
 
-from admin import settings
+from admin import clock, settings
 from admin.engine import engine_options
-from admin.jobs import Works, jobs_of
+from admin.jobs import Paying, Works, jobs_of
 from admin.settings import Settings, write_private
 from billing.db.partitions import Partitions
 from billing.db.transaction import Database
 from billing.ledger.service import Ledger
+from billing.payments.outbox import Outbox
+from billing.payments.service import Payments
 from billing.pricing.service import Prices
 from billing.queue import Queue
 from billing.receipts.service import Receipts
@@ -57,8 +59,20 @@ async def run(known: Settings) -> None:
             admission=Admission(valkey),
             rollups=Rollups(database),
             partitions=Partitions(database),
+            paying=_paying(known, database, stack),
         )
         await Queue(known.database_url, jobs_of(works)).run(stop)
+
+
+def _paying(known: Settings, database: Database, stack: AsyncExitStack) -> Paying | None:
+    """The way to Stripe, where its key is set; its SDK is loaded only then."""
+    if known.stripe.secret_key is None:
+        return None
+    from billing.payments.stripe import Stripe, StripeAccess
+
+    stripe = Stripe(StripeAccess(known.stripe.secret_key, known.stripe.api_url), clock.now)
+    stack.push_async_callback(stripe.close)
+    return Paying(Payments(database), Outbox(database, stripe))
 
 
 def main() -> int:

@@ -15,6 +15,7 @@ from admin.settings import (
     SettingsInvalid,
     encode_memo_bytes_max,
     own_servers,
+    stripe_settings,
     trusted_proxies,
     valkey_lost,
 )
@@ -176,6 +177,7 @@ class Stack:
         assert servers.valkey_url is not None
         try:
             lost, proxies, memo_bytes_max = valkey_lost(), trusted_proxies(), encode_memo_bytes_max()
+            stripe = stripe_settings()
         except SettingsInvalid as error:
             raise StackFailed("gateway", str(error)) from error
         return Settings(
@@ -197,6 +199,7 @@ class Stack:
             gateway_replicas=max(lost.replicas, self._options.gateways),
             trusted_proxies=proxies,
             encode_memo_bytes_max=memo_bytes_max,
+            stripe=stripe,
         )
 
     def _server(

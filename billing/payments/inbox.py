@@ -83,11 +83,12 @@ class Inbox:
             return await _apply(connection, event_of(body), at)
 
     async def events(
-        self, *, object_id: str | None = None, tenant_id: str | None = None, rows_max: int = 100
+        self, *, event_id: str | None = None, tenant_id: str | None = None, rows_max: int = 100
     ) -> list[Received]:
-        """The newest events, of one object or tenant, or all."""
+        """The newest events, one alone or those of a tenant, or all."""
+        wanted = {"id": event_id, "tenant_id": tenant_id}
         async with self._database.transaction(OPERATOR_READ) as connection:
-            return await repository.select_events(connection, object_id, tenant_id, rows_max)
+            return await repository.select_events(connection, wanted, rows_max)
 
 
 async def _apply(connection: Connection, event: Event, at: datetime) -> Receipt:

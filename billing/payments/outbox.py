@@ -93,7 +93,8 @@ class Outbox:
         """Attempt an order that is due; ``now``: also before it is.
 
         Returns:
-            What its tenant can spend since; empty if no money moved, or it was somebody else's turn.
+            What its tenant can spend since, also of an order that is done; empty if no money moved, or it is
+            not its turn.
 
         Raises:
             PaymentUnknown: no order has this id.
@@ -102,6 +103,9 @@ class Outbox:
         order = await self._begin(order_id, at, now=now)
         if order is None:
             return []
+        if order.due_at is None:
+            async with self._database.transaction(OPERATOR_READ) as connection:
+                return await ledger.select_versions(connection, [order.tenant_id])
         try:
             fact = await self._tell(order, at)
         except PaymentUnavailable as error:
@@ -116,7 +120,9 @@ class Outbox:
             order = await repository.select_order(connection, order_id)
             if order is None:
                 raise PaymentUnknown(order_id)
-            if order.due_at is None or (order.due_at > at and not now):
+            if order.due_at is None:
+                return order
+            if order.due_at > at and not now:
                 return None
             order = replace(order, attempts=order.attempts + 1, first_sent_at=order.first_sent_at or at)
             order = replace(order, due_at=at + order.pause())

@@ -163,14 +163,13 @@ async def select_event(connection: AsyncConnection, event_id: str) -> tuple[Rece
 
 
 async def select_events(
-    connection: AsyncConnection, object_id: str | None, tenant_id: str | None, rows_max: int
+    connection: AsyncConnection, wanted: Mapping[str, str | None], rows_max: int
 ) -> list[Received]:
-    """The newest events, of one object or tenant, or all."""
+    """The newest events whose columns are as wanted; None: as they like."""
     statement = select(*_RECEIVED).order_by(payment_inbox.c.received_at.desc(), payment_inbox.c.id)
-    if object_id is not None:
-        statement = statement.where(payment_inbox.c.object_id == object_id)
-    if tenant_id is not None:
-        statement = statement.where(payment_inbox.c.tenant_id == tenant_id)
+    for name, value in wanted.items():
+        if value is not None:
+            statement = statement.where(payment_inbox.c[name] == value)
     return [Received(*row) for row in await connection.execute(statement.limit(rows_max))]
 
 

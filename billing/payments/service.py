@@ -92,6 +92,18 @@ class Payments:
         async with self._database.transaction(reading(tenant_id)) as connection:
             return await repository.select_orders(connection, tenant_id, rows_max, outcome)
 
+    async def order(self, order_id: str) -> Order:
+        """One order.
+
+        Raises:
+            PaymentUnknown: none has this id.
+        """
+        async with self._database.transaction(SETTLER) as connection:
+            found = await repository.select_order(connection, order_id)
+        if found is None:
+            raise PaymentUnknown(order_id)
+        return found
+
     async def story(self, payment_id: str) -> Story:
         """One payment with all that is known of it.
 
@@ -107,7 +119,7 @@ class Payments:
                 payment=found,
                 currency=customer.currency,
                 reversals=await repository.select_children(connection, payment_id),
-                events=await repository.select_events(connection, payment_id, None, ROWS_MAX),
+                events=await repository.select_events(connection, {"object_id": payment_id}, ROWS_MAX),
                 order=order,
             )
 

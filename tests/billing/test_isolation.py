@@ -17,6 +17,10 @@ from billing.db.migrate import upgrade
 from billing.db.transaction import Database
 from billing.errors import RolesMissing
 from billing.money import Femto
+from billing.payments.inbox import Inbox
+from billing.payments.order import TopUpOrder
+from billing.payments.outbox import put
+from billing.payments.service import Payments
 from billing.reports.rollup import Rollups
 from billing.settlement.batch import Settlement
 from billing.settlement.posting import post
@@ -26,6 +30,7 @@ from billing.tenancy.rules.rule import Owner
 from billing.tenancy.rules.service import Rules
 from billing.tenancy.users.service import Users
 from tests.billing.conftest import NOON
+from tests.billing.payments.fake_stripe import WEBHOOK_SECRET, FakeStripe
 
 # Tables that belong to no tenant, each with its reason.
 GLOBAL = {
@@ -44,6 +49,8 @@ GLOBAL = {
 APPENDED = {"usage_event", "attestation", "usage_quarantine", "ledger_transaction", "ledger_entry"}
 # Projections of facts, which the settler may write again.
 PROJECTED = {"balance", "credit_lot", "usage_rollup"}
+# What a payment provider said and is to be told: states, which the settler alone writes.
+PAID = {"payment", "payment_customer", "payment_inbox", "payment_outbox"}
 # What tenants manage themselves, as their management keys do; the audit log is appended by who changes them.
 MANAGED = {"project", "api_key", "key_secret", "tenant_user", "usage_limit", "budget"}
 LOGGED = {"audit_event"}
@@ -94,8 +101,23 @@ async def two(house: Any) -> tuple[Any, Any]:
         impossible = Quarantined(one.request_id(1), one.tenant_id, "impossible", None)
         await Settlement(one.database).quarantine(impossible)
         await managed(one)
+        await paid_for(one)
     await Rollups(house.database, lag=timedelta(0)).build()
     return house, other
+
+
+async def paid_for(house: Any) -> None:
+    """A customer of Stripe's, a payment that it told us of, and an errand for it."""
+    fake = FakeStripe(NOON)
+    customer_id = fake.make_customer()["id"]
+    await Payments(house.database).link(house.tenant_id, customer_id, NOON, actor="test")
+    said = {"customer": customer_id, "amount": 100, "currency": "usd", "confirm": "true"}
+    method = fake.give_card(customer_id)
+    fake.make_payment(**said, payment_method=method, metadata={"kvitto_purpose": "top_up"})
+    for event in fake.events:
+        await Inbox(house.database, WEBHOOK_SECRET).receive(*fake.signed(event), NOON)
+    async with house.database.transaction(SETTLER) as connection:
+        await put(connection, house.tenant_id, "k", TopUpOrder(100, "USD"), NOON)
 
 
 async def managed(house: Any) -> None:
@@ -122,7 +144,7 @@ async def test_what_is_granted_on_facts_is_to_append_them(ask: Ask) -> None:
     granted = {tuple(row) for row in await ask(OWNER, WRITES)}
     on_facts = {(who, what) for who, table, what in granted if table in APPENDED}
     assert on_facts == {(access.SETTLER_ROLE, "INSERT")}
-    assert {(who, what) for who, table, what in granted if table in PROJECTED} == {
+    assert {(who, what) for who, table, what in granted if table in PROJECTED | PAID} == {
         (access.SETTLER_ROLE, "INSERT"),
         (access.SETTLER_ROLE, "UPDATE"),
     }
@@ -140,7 +162,7 @@ async def test_what_is_granted_on_facts_is_to_append_them(ask: Ask) -> None:
     assert deleted == {"idempotency_record", "model_alias", "tenant_user", "usage_limit", "budget"}
 
 
-@pytest.mark.parametrize("table", sorted(APPENDED | PROJECTED | MANAGED | LOGGED | {"audit_head"}))
+@pytest.mark.parametrize("table", sorted(APPENDED | PROJECTED | PAID | MANAGED | LOGGED | {"audit_head"}))
 async def test_a_tenant_sees_its_own_rows_alone(ask: Ask, two: tuple[Any, Any], table: str) -> None:
     house, other = two
     everything = f"SELECT DISTINCT tenant_id FROM {table}"  # noqa: S608  a literal of this test
@@ -164,7 +186,7 @@ async def test_a_role_of_one_tenant_without_a_tenant_sees_nothing(ask: Ask, two:
     assert await ask(nobody, "SELECT 1 FROM usage_event") == []
 
 
-@pytest.mark.parametrize("table", sorted(APPENDED | PROJECTED))
+@pytest.mark.parametrize("table", sorted(APPENDED | PROJECTED | PAID))
 async def test_a_tenant_writes_no_events_and_no_ledger(ask: Ask, house: Any, table: str) -> None:
     for statement in (
         f"INSERT INTO {table} DEFAULT VALUES",

@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import text
 
 from billing.db.access import OPERATOR_READ
+from billing.money import femto_of
 from tests.billing.payments.conftest import Till
 from tests.billing.payments.stripe_wire import FAULTS, Fault
 from tests.billing.payments.telling import (
@@ -27,7 +28,8 @@ async def test_a_rule_that_asks_is_paid_by_the_default_method_and_credited_once(
     assert (await till.rows())[done.object_id or ""].order_id == order.id
     await till.deliver_all()
     await credited_once(till)
-    assert await till.outbox.send(order.id, till.at, now=True) == []
+    (version,) = await till.outbox.send(order.id, till.at, now=True)
+    assert version.balance == femto_of("20")
     assert await ask(till) == [done], "the balance is above the threshold again"
 
 
