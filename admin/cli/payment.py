@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from admin.cli.options import ACTOR, DataDir, Json, directory
+from admin.cli.options import ACTOR, INSTANT_HELP, DataDir, Json, directory, instant_of
 
 if TYPE_CHECKING:
     from admin.cli.output import Row
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from billing.ledger.balance import BalanceVersion
     from billing.money import Femto
     from billing.payments.inbox import Inbox
+    from billing.payments.metering import Metering
     from billing.payments.order import Order
     from billing.payments.outbox import Outbox
     from billing.payments.payment import Payment
@@ -56,6 +57,7 @@ class _Till:
     tenancy: "Tenancy"
     payments: "Payments"
     inbox: "Inbox"
+    metering: "Metering"
     outbox: "Outbox | None"
 
 
@@ -307,6 +309,43 @@ def refund(
         console().print(text.format(**row), markup=False)
 
 
+@app.command("meter")
+def meter(
+    since: Annotated[str, typer.Option(metavar="INSTANT", help=f"First hour: {INSTANT_HELP}.")] = "48h",
+    until: Annotated[str, typer.Option(metavar="INSTANT", help="End, not included.")] = "now",
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Have usage added to Stripe's meters, by tenant, hour and bucket, each sum once.
+
+    Hours are sent an hour after their end, to meters named kvitto_tokens_cache_hit and so on. Nothing older
+    than 35 days is taken there: it stays among the failed orders.
+
+    Example: kvitto payment meter --since 7d
+    """
+    from admin import clock
+    from admin.cli import session
+    from admin.cli.output import console, print_json
+    from billing.interval import Interval
+    from billing.payments.metering import Metered
+
+    now = clock.now()
+    interval = Interval(instant_of(since, now), instant_of(until, now))
+
+    async def work() -> Metered:
+        async with _till(directory(data_dir)) as till:
+            _outbox(till)
+            return await till.metering.order(interval, now)
+
+    metered = session.run(work())
+    if as_json:
+        print_json({"ordered": metered.ordered, "differing": list(metered.differing)})
+        return
+    console().print(f"{metered.ordered} sums are to be sent.", markup=False)
+    for order_id in metered.differing:
+        console().print(f"{order_id} was sent, and has another sum since.", markup=False)
+
+
 @asynccontextmanager
 async def _till(data_dir: Path) -> AsyncIterator[_Till]:
     """Open the books of payments for one command; connections are closed afterwards."""
@@ -314,6 +353,7 @@ async def _till(data_dir: Path) -> AsyncIterator[_Till]:
     from admin.stack.supervisor import connect
     from billing.db.transaction import Database
     from billing.payments.inbox import Inbox
+    from billing.payments.metering import Metering
     from billing.payments.outbox import Outbox
     from billing.payments.service import Payments
     from billing.tenancy.service import Tenancy
@@ -330,7 +370,8 @@ async def _till(data_dir: Path) -> AsyncIterator[_Till]:
             stack.push_async_callback(stripe.close)
             outbox = Outbox(database, stripe)
         tenancy = Tenancy(database, settings.key_pepper)
-        yield _Till(settings, tenancy, Payments(database), Inbox(database), outbox)
+        books = Payments(database), Inbox(database), Metering(database)
+        yield _Till(settings, tenancy, *books, outbox)
 
 
 def _outbox(till: _Till) -> "Outbox":

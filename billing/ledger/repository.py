@@ -253,9 +253,12 @@ async def upsert_auto_top_up(connection: AsyncConnection, tenant_id: str, rule: 
     await connection.execute(statement.on_conflict_do_update(index_elements=["tenant_id"], set_=values))
 
 
-async def select_auto_top_up(connection: AsyncConnection, tenant_id: str) -> AutoTopUp | None:
+async def select_auto_top_up(
+    connection: AsyncConnection, tenant_id: str, *, lock: bool = True
+) -> AutoTopUp | None:
     """A tenant's rule, locked; None when it has none."""
-    statement = select(auto_top_up).where(auto_top_up.c.tenant_id == tenant_id).with_for_update()
+    statement = select(auto_top_up).where(auto_top_up.c.tenant_id == tenant_id)
+    statement = statement.with_for_update() if lock else statement
     row = (await connection.execute(statement)).one_or_none()
     return None if row is None else AutoTopUp(row.threshold, row.amount, row.enabled, row.armed)
 

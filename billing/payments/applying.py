@@ -6,20 +6,28 @@ said of one payment is heard under that payment's lock, also what is said before
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Literal, Protocol
 
 from billing.db.transaction import Connection
 from billing.ledger import posting
 from billing.ledger import repository as ledger
-from billing.ledger.auto_top_up import KEY_PREFIX, RETRY_AFTER
+from billing.ledger.auto_top_up import RETRY_AFTER
 from billing.ledger.balance import BalanceVersion
+from billing.money import Femto
 from billing.payments import repository
 from billing.payments.event import event_of
 from billing.payments.fact import NUMBER, ORDER, PURPOSE, TOP_UP, CustomerFact, Fact, PaymentFact, Unread
-from billing.payments.order import InvoicePush, RefundOrder, TopUpOrder
+from billing.payments.order import InvoicePush, RefundOrder, TopUpOrder, is_automatic
 from billing.payments.payment import Payment, first
 
-_AUTOMATIC: Final = f"{TopUpOrder.kind}-{{tenant_id}}-{KEY_PREFIX}"
+
+class InvoiceBook(Protocol):
+    """Where an invoice of ours is booked as paid, in the settler's transaction that is open."""
+
+    async def paid(
+        self, connection: Connection, number: str, amount: Femto, reference: str, at: datetime
+    ) -> BalanceVersion | None:
+        """Book money for an invoice, once for each ``reference``, the id of Stripe's invoice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +51,24 @@ class Outcome:
         }
 
 
-async def apply(connection: Connection, fact: Fact, at: datetime) -> Outcome:
+async def apply(
+    connection: Connection, fact: Fact, at: datetime, invoices: InvoiceBook | None = None
+) -> Outcome:
     """Learn a fact and move the money it speaks of, in the settler's transaction that is open.
 
     Then do the same with what waits for its object to become known. Nothing is moved twice, and a fact may
-    come as often as it likes.
+    come as often as it likes. Without ``invoices`` an invoice's state is kept, and its money moved later.
     """
-    outcome = await _apply(connection, fact, at)
+    outcome = await _apply(connection, fact, at, invoices)
     if outcome.name != "applied" or not isinstance(fact, PaymentFact) or fact.parent is not None:
         return outcome
-    balances = outcome.balances + await awaken(connection, fact.id, at)
+    balances = outcome.balances + await awaken(connection, fact.id, at, invoices)
     return replace(outcome, balances=balances[-1:])
 
 
-async def awaken(connection: Connection, object_id: str, at: datetime) -> list[BalanceVersion]:
+async def awaken(
+    connection: Connection, object_id: str, at: datetime, invoices: InvoiceBook | None = None
+) -> list[BalanceVersion]:
     """Apply the events that wait for an object, which is known now and locked.
 
     Returns:
@@ -64,20 +76,20 @@ async def awaken(connection: Connection, object_id: str, at: datetime) -> list[B
     """
     balances = []
     for event_id, body in await repository.select_waiting(connection, object_id):
-        outcome = await apply(connection, event_of(body).fact, at)
+        outcome = await apply(connection, event_of(body).fact, at, invoices)
         await repository.update_event(connection, event_id, outcome.row(at))
         balances += outcome.balances
     return balances[-1:]
 
 
-async def _apply(connection: Connection, fact: Fact, at: datetime) -> Outcome:
+async def _apply(connection: Connection, fact: Fact, at: datetime, invoices: InvoiceBook | None) -> Outcome:
     match fact:
         case Unread():
             return Outcome("ignored", reason=fact.reason)
         case CustomerFact():
             return await _apply_customer(connection, fact)
         case PaymentFact(parent=None, kind="payment" | "invoice"):
-            return await _apply_payment(connection, fact, at)
+            return await _apply_payment(connection, fact, at, invoices)
         case PaymentFact(parent=None):
             return Outcome("ignored", reason=f"the {fact.kind} names no payment")
         case PaymentFact():
@@ -93,7 +105,9 @@ async def _apply_customer(connection: Connection, fact: CustomerFact) -> Outcome
     return Outcome("applied", customer.tenant_id)
 
 
-async def _apply_payment(connection: Connection, fact: PaymentFact, at: datetime) -> Outcome:
+async def _apply_payment(
+    connection: Connection, fact: PaymentFact, at: datetime, invoices: InvoiceBook | None
+) -> Outcome:
     if fact.customer is None:
         return Outcome("ignored", reason=f"the {fact.kind} names no customer")
     if fact.kind == "payment" and fact.metadata.get(PURPOSE) != TOP_UP:
@@ -105,7 +119,10 @@ async def _apply_payment(connection: Connection, fact: PaymentFact, at: datetime
     if customer is None:
         return _waiting(fact.customer)
     await repository.lock(connection, fact.id)
-    return await _learn(connection, fact, customer.tenant_id, customer.currency, at)
+    outcome = await _learn(connection, fact, customer.tenant_id, customer.currency, at)
+    if fact.kind == "invoice" and invoices is not None:
+        return replace(outcome, balances=await _book_invoice(connection, fact.id, at, invoices))
+    return outcome
 
 
 async def _apply_reversal(connection: Connection, fact: PaymentFact, at: datetime) -> Outcome:
@@ -137,7 +154,7 @@ async def _learn(
         known = before.learn(fact, currency)
     if known != before:
         await repository.upsert_payment(connection, known)
-    if known.failed and not (before and before.failed) and _automatic(known):
+    if known.failed and not (before and before.failed) and is_automatic(known.order_id, tenant_id):
         retry_at = [at + pause for pause in RETRY_AFTER]
         await ledger.update_declines(connection, tenant_id, retry_at)
     return Outcome("applied", tenant_id, balances=await _move(connection, known, at))
@@ -166,11 +183,6 @@ async def _order_answered(connection: Connection, fact: PaymentFact, known: Paym
     return order.id
 
 
-def _automatic(known: Payment) -> bool:
-    prefix = _AUTOMATIC.format(tenant_id=known.tenant_id)
-    return known.order_id is not None and known.order_id.startswith(prefix)
-
-
 async def _move(connection: Connection, known: Payment, at: datetime) -> list[BalanceVersion]:
     """Move the legs that are due of a payment and of its reversals: nothing goes out that never came in."""
     root = known
@@ -187,9 +199,23 @@ async def _move(connection: Connection, known: Payment, at: datetime) -> list[Ba
     return moved[-1:]
 
 
+async def _book_invoice(
+    connection: Connection, invoice_id: str, at: datetime, invoices: InvoiceBook
+) -> list[BalanceVersion]:
+    known = await repository.select_payment(connection, invoice_id)
+    if known is None or known.order_id is None or not list(known.legs_due()):
+        return []
+    order = await repository.select_order(connection, known.order_id)
+    assert order is not None
+    assert isinstance(order.errand, InvoicePush)
+    balance = await invoices.paid(connection, order.errand.number, known.amount, known.id, at)
+    await repository.upsert_payment(connection, replace(known, legs=1))
+    return [] if balance is None else [balance]
+
+
 async def _move_legs(connection: Connection, known: Payment, at: datetime) -> list[BalanceVersion]:
     due = list(known.legs_due())
-    if not due:
+    if not due or known.kind == "invoice":
         return []
     await repository.upsert_payment(connection, replace(known, legs=due[-1]))
     return [

@@ -13,7 +13,7 @@ from billing.errors import PaymentUnknown, WebhookRefused
 from billing.ledger import repository as ledger
 from billing.ledger.balance import BalanceVersion
 from billing.payments import repository, signature
-from billing.payments.applying import Outcome, apply
+from billing.payments.applying import InvoiceBook, Outcome, apply
 from billing.payments.event import Event, event_of
 from billing.payments.repository import Received
 
@@ -37,9 +37,13 @@ class Inbox:
 
     Args:
         secret: of the webhook's endpoint, ``whsec_…``; None: no webhook is accepted.
+        invoices: where those that Stripe has collected are booked; None: that is done later.
     """
 
-    def __init__(self, database: Database, secret: str | None = None) -> None:
+    def __init__(
+        self, database: Database, secret: str | None = None, invoices: InvoiceBook | None = None
+    ) -> None:
+        self._invoices = invoices
         self._database = database
         self._secret = secret
 
@@ -62,7 +66,7 @@ class Inbox:
         async with self._database.transaction(SETTLER) as connection:
             fresh = Received(event.id, None, event.fact.id, event.type, event.at, at, "ignored", None)
             if await repository.insert_event(connection, fresh, body):
-                return await _apply(connection, event, at)
+                return await self._apply(connection, event, at)
             known = await repository.select_event(connection, event.id)
             assert known is not None
             return Receipt(event.id, None, await _present(connection, known[0].tenant_id))
@@ -80,7 +84,12 @@ class Inbox:
             received, body = found
             if received.outcome == "applied":
                 return Receipt(event_id, None, await _present(connection, received.tenant_id))
-            return await _apply(connection, event_of(body), at)
+            return await self._apply(connection, event_of(body), at)
+
+    async def _apply(self, connection: Connection, event: Event, at: datetime) -> Receipt:
+        outcome = await apply(connection, event.fact, at, self._invoices)
+        await repository.update_event(connection, event.id, outcome.row(at))
+        return Receipt(event.id, outcome, outcome.balances)
 
     async def events(
         self, *, event_id: str | None = None, tenant_id: str | None = None, rows_max: int = 100
@@ -89,12 +98,6 @@ class Inbox:
         wanted = {"id": event_id, "tenant_id": tenant_id}
         async with self._database.transaction(OPERATOR_READ) as connection:
             return await repository.select_events(connection, wanted, rows_max)
-
-
-async def _apply(connection: Connection, event: Event, at: datetime) -> Receipt:
-    outcome = await apply(connection, event.fact, at)
-    await repository.update_event(connection, event.id, outcome.row(at))
-    return Receipt(event.id, outcome, outcome.balances)
 
 
 async def _present(connection: Connection, tenant_id: str | None) -> list[BalanceVersion]:

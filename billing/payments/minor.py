@@ -6,7 +6,7 @@ https://docs.stripe.com/currencies: UGX and ISK have no minor unit, but are writ
 from typing import Final
 
 from billing.errors import AmountInvalid
-from billing.money import FEMTO_DECIMALS, Femto, decimal_of
+from billing.money import FEMTO_DECIMALS, FEMTO_PER_CENT, Femto, decimal_of
 
 _NO_DECIMALS: Final = frozenset(
     ("BIF", "CLP", "DJF", "GNF", "JPY", "KMF", "KRW", "MGA", "PYG", "RWF", "VND", "VUV", "XAF", "XOF", "XPF")
@@ -31,7 +31,22 @@ def to_minor(amount: Femto, currency: str) -> int:
     Raises:
         AmountInvalid: not a whole number of the currency's smallest unit, or not above zero.
     """
+    if amount <= 0:
+        raise AmountInvalid(decimal_of(amount))
+    return _whole(amount, currency)
+
+
+def cents_to_minor(cents: int, currency: str) -> int:
+    """Hundredths of a currency, also below zero, as Stripe takes them.
+
+    Raises:
+        AmountInvalid: not a whole number of the currency's smallest unit.
+    """
+    return _whole(Femto(cents * FEMTO_PER_CENT), currency)
+
+
+def _whole(amount: Femto, currency: str) -> int:
     minor, rest = divmod(amount, femto_per_minor(currency))
-    if rest or minor <= 0:
+    if rest:
         raise AmountInvalid(decimal_of(amount))
     return minor

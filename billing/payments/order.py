@@ -6,6 +6,7 @@ from typing import ClassVar, Final, Literal
 
 import msgspec
 
+from billing.ledger.auto_top_up import KEY_PREFIX
 from billing.money import FEMTO_PER_CENT, Femto
 
 OrderKind = Literal["top_up", "refund", "invoice", "meter"]
@@ -122,6 +123,11 @@ class Order:
     def must_look(self, at: datetime) -> bool:
         """The idempotency key alone does not tell any more whether an attempt has had its effect."""
         return self.spent > 0 or self.forgotten(at)
+
+
+def is_automatic(order_id: str | None, tenant_id: str) -> bool:
+    """Whether an order is one of a tenant's rule, and not of somebody who asked."""
+    return order_id is not None and order_id.startswith(f"{TopUpOrder.kind}-{tenant_id}-{KEY_PREFIX}")
 
 
 def order_of(tenant_id: str, key: str, errand: Errand, at: datetime) -> Order:

@@ -31,7 +31,7 @@ from billing.ledger.auto_top_up import RETRY_AFTER
 from billing.ledger.balance import BalanceVersion
 from billing.ledger.credit import Grant
 from billing.payments import repository
-from billing.payments.applying import apply, awaken
+from billing.payments.applying import InvoiceBook, apply, awaken
 from billing.payments.fact import CustomerFact, PaymentFact
 from billing.payments.minor import from_minor
 from billing.payments.order import (
@@ -42,6 +42,7 @@ from billing.payments.order import (
     Order,
     RefundOrder,
     TopUpOrder,
+    is_automatic,
     order_of,
 )
 from billing.payments.payment import ACTOR
@@ -77,11 +78,12 @@ async def put(connection: Connection, tenant_id: str, key: str, errand: Errand, 
 
 
 class Outbox:
-    """The telling end."""
+    """The telling end; ``invoices`` as in `Inbox`."""
 
-    def __init__(self, database: Database, stripe: "Stripe") -> None:
+    def __init__(self, database: Database, stripe: "Stripe", invoices: InvoiceBook | None = None) -> None:
         self._database = database
         self._stripe = stripe
+        self._invoices = invoices
 
     async def send_due(self, at: datetime) -> list[BalanceVersion]:
         """Send every order whose next attempt is due. Returns what tenants can spend since."""
@@ -137,6 +139,7 @@ class Outbox:
                 found = await stripe.refunded(mark, payment) if look else None
                 return found or await stripe.refund(mark, order.errand)
             case TopUpOrder():
+                await self._check_wanted(order)
                 customer = await self._customer(order, at)
                 found = await stripe.charged(mark, customer.id, order.created_at) if look else None
                 return found or await stripe.charge(mark, customer, order.errand)
@@ -148,6 +151,15 @@ class Outbox:
                 return None
             case _:
                 assert_never(order.errand)
+
+    async def _check_wanted(self, order: Order) -> None:
+        """A rule that was switched off before anything was sent charges nobody; what has begun goes on."""
+        if order.attempts > 1 or not is_automatic(order.id, order.tenant_id):
+            return
+        async with self._database.transaction(OPERATOR_READ) as connection:
+            rule = await ledger.select_auto_top_up(connection, order.tenant_id, lock=False)
+        if rule is None or not rule.enabled:
+            raise PaymentRefused("switched_off", "the tenant's rule was switched off meanwhile")
 
     async def _send_usage(self, order: Order, usage: MeterOrder, at: datetime) -> None:
         if at - usage.hour > METER_AGE_MAX:
@@ -181,7 +193,7 @@ class Outbox:
         balances: list[BalanceVersion] = []
         async with self._database.transaction(SETTLER) as connection:
             if fact is not None:
-                balances = (await apply(connection, fact, at)).balances
+                balances = (await apply(connection, fact, at, self._invoices)).balances
             present = await repository.select_order(connection, order.id)
             assert present is not None
             done = replace(present, outcome="done", due_at=None, reason=None)
@@ -203,7 +215,7 @@ class Outbox:
                     why = f"refund {order.id} was not made: {reason}"
                     grant = Grant(amount, "topped_up", why, ACTOR, idempotency_key=key)
                     balances = [(await posting.post(connection, order.tenant_id, grant, at)).balance]
-                case TopUpOrder():
+                case TopUpOrder() if is_automatic(order.id, order.tenant_id):
                     retry_at = [at + pause for pause in RETRY_AFTER]
                     await ledger.update_declines(connection, order.tenant_id, retry_at)
                 case _:

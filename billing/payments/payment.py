@@ -2,6 +2,7 @@
 
     object    state                         money of the tenant's
     payment   succeeded                     comes in, once
+    invoice   paid                          comes in, once, for what it invoices
     refund    failed, canceled              goes out and comes back
               any other                     goes out
     dispute   needs or under review, lost   goes out, debt may arise
@@ -86,10 +87,10 @@ class Payment:
         return Grant(self.amount, "topped_up", reason, ACTOR, idempotency_key=key)
 
     def _settled(self, legs: int) -> bool:
-        if self.amount == 0 or self.kind == "invoice":
+        if self.amount == 0:
             return True
-        if self.kind == "payment":
-            return legs == (1 if self.status == "succeeded" else legs)
+        if self.kind in {"payment", "invoice"}:
+            return legs == (1 if self.status in {"succeeded", "paid"} else legs)
         if self.status in _UNTOUCHED:
             return legs % 2 == 0
         if self.status in _RETURNED:

@@ -18,6 +18,7 @@ from stripe import AIOHTTPClient, RequestOptions, StripeClient, StripeObject
 
 from billing.errors import PaymentDeclined, PaymentRefused, PaymentUnavailable, PaymentUnknown
 from billing.payments.fact import NUMBER, ORDER, PURPOSE, TOP_UP, CustomerFact, PaymentFact, fact_of
+from billing.payments.minor import cents_to_minor
 from billing.payments.order import InvoicePush, Mark, MeterOrder, RefundOrder, TopUpOrder
 
 API_VERSION: Final = "2026-10-28.endive"
@@ -174,8 +175,9 @@ class Stripe:
             if found.status == "draft":
                 await self._fill(mark, found, push, look=look)
                 found = await invoices.retrieve_async(found.id)
-                if found.total != push.total_cents:
-                    reason = f"invoice {push.number} comes to {found.total} there, to {push.total_cents} here"
+                total = cents_to_minor(push.total_cents, push.currency)
+                if found.total != total:
+                    reason = f"invoice {push.number} comes to {found.total} there, to {total} here"
                     raise PaymentRefused("total_differs", reason)
                 found = await invoices.finalize_invoice_async(found.id, None, _once(mark, ":finalise"))
             if found.status == "open" and customer.method is not None:
@@ -219,7 +221,7 @@ class Stripe:
                     {
                         "customer": str(invoice.customer),
                         "invoice": invoice.id,
-                        "amount": cents,
+                        "amount": cents_to_minor(cents, push.currency),
                         "currency": push.currency.lower(),
                         "description": description,
                         "metadata": {LINE: str(number)},

@@ -22,6 +22,7 @@ HEAVY = (
     "tiktoken",
     "deepseek_recipe",
     "alembic",
+    "stripe",
 )
 OF_THE_ISSUE = {
     "up", "status", "logs", "restart", "down",
@@ -34,6 +35,8 @@ OF_THE_ISSUE = {
     "limit set", "limit list", "limit remove",
     "budget create", "budget list", "budget set", "budget remove",
     "audit list", "audit verify", "audit receipts",
+    "payment customers", "payment link", "payment list", "payment show", "payment retry", "payment refund",
+    "payment meter",
     "model list", "model alias", "model unalias",
     "price list", "price show", "usage", "chat", "store stat", "store verify", "store sweep",
     "store erase", "store retire", "admission rebuild",

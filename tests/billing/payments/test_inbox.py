@@ -53,6 +53,17 @@ async def test_two_deliveries_at_once_are_one_credit(till: Till) -> None:
     assert await till.house.ledger.check_integrity() == []
 
 
+async def test_what_is_told_of_one_payment_at_once_never_misses_each_other(till: Till) -> None:
+    """A refund that finds no payment yet waits, and the payment that comes at that moment finds it waiting."""
+    paid = [till.paid(1_000)["id"] for _ in range(8)]
+    for payment_id in paid:
+        till.fake.make_refund(payment_intent=payment_id, amount="400")
+    told = till.fake.told("payment_intent.succeeded", "refund.created")
+    await asyncio.gather(*(till.deliver(event) for event in told))
+    assert await till.cents() == 8 * 600
+    assert {event.outcome for event in await till.inbox.events(tenant_id=till.house.tenant_id)} == {"applied"}
+
+
 async def refuse(till: Till, table: str, *, on: bool) -> None:
     """Have Postgres fail whoever writes to a table."""
     statements = ["DROP TRIGGER IF EXISTS fail ON {0}", "DROP FUNCTION IF EXISTS fail"]

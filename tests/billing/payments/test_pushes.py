@@ -6,10 +6,15 @@ from typing import Any
 import pytest
 
 from billing.db.access import SETTLER
+from billing.interval import Interval
+from billing.payments.inbox import Inbox
+from billing.payments.metering import Metered, Metering
 from billing.payments.order import InvoiceLine, InvoicePush, MeterOrder
-from billing.payments.outbox import put
+from billing.payments.outbox import Outbox, put
+from billing.settlement.posting import post
 from tests.billing.conftest import NOON
 from tests.billing.payments.conftest import Till
+from tests.billing.payments.fake_stripe import WEBHOOK_SECRET
 from tests.billing.payments.stripe_wire import FAULTS, Fault
 from tests.billing.payments.telling import send
 
@@ -108,3 +113,65 @@ async def test_usage_that_may_have_been_counted_before_stripe_forgot_is_not_sent
     await send(till)
     refused = await send(till, later=timedelta(hours=24))
     assert (refused.outcome, len(till.fake.used)) == ("failed", 1)
+
+
+class Booked:
+    """What an invoicing package would do: it books each reference once."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, int, str]] = []
+
+    async def paid(self, connection: Any, number: str, amount: Any, reference: str, at: Any) -> None:
+        self.calls.append((number, amount // 10**13, reference))
+
+
+@pytest.mark.parametrize("by_webhook", [True, False])
+async def test_an_invoice_that_stripe_has_collected_is_booked_once(till: Till, by_webhook: bool) -> None:
+    booked = Booked()
+    inbox = Inbox(till.house.database, WEBHOOK_SECRET, booked)
+    if not by_webhook:
+        till.fake.give_card(till.customer_id)
+    await push(till, invoice(till))
+    await Outbox(till.house.database, till.stripe, booked).send_due(till.at)
+    (done,) = await till.payments.orders(till.house.tenant_id)
+    invoice_id = done.object_id or ""
+    if by_webhook:
+        assert booked.calls == []
+        till.fake.pay(invoice_id)
+    for event in [*till.fake.events, *till.fake.events[::-1]]:
+        await inbox.receive(*till.fake.signed(dict(event, id=till.fake.new_id("evt"))), till.at)
+    assert booked.calls == [("KV-7", 1_772, invoice_id)]
+    assert (await till.rows())[invoice_id].legs == 1
+    assert await till.cents() == 0
+
+
+async def test_an_invoice_collected_before_anybody_books_is_booked_by_a_retry(till: Till) -> None:
+    await push(till, invoice(till))
+    invoice_id = (await send(till)).object_id or ""
+    till.fake.pay(invoice_id)
+    await till.deliver_all()
+    booked = Booked()
+    again = dict(till.fake.events[-1], id=till.fake.new_id("evt"))
+    await Inbox(till.house.database, WEBHOOK_SECRET, booked).receive(*till.fake.signed(again), till.at)
+    assert [reference for _, _, reference in booked.calls] == [invoice_id]
+
+
+async def test_usage_is_ordered_by_tenant_hour_and_bucket_once(till: Till) -> None:
+    house, metering = till.house, Metering(till.house.database)
+    await post(house.database, [house.event(0), house.event(1), house.event(2, at=NOON + timedelta(hours=1))])
+    day = Interval(NOON - timedelta(minutes=1), NOON + timedelta(days=1))
+    till.fake.at = NOON + timedelta(hours=2, minutes=59)
+    assert (await metering.order(day, till.at)).ordered == 3
+    assert await metering.order(day, till.at) == Metered(0, [])
+    await till.outbox.send_due(till.at)
+    used = {name: event["payload"]["value"] for name, event in till.fake.used.items()}
+    begin = f"meter-{house.tenant_id}-20261102T12"
+    assert used == {
+        f"{begin}-cache_hit": "2048", f"{begin}-cache_miss": "352", f"{begin}-output": "600"
+    }  # fmt: skip
+    till.fake.at += timedelta(minutes=1)
+    assert (await metering.order(day, till.at)).ordered == 3
+    await post(house.database, [house.event(3)])
+    late = await metering.order(day, till.at)
+    assert (late.ordered, sorted(late.differing)) == (0, sorted(used))
+    assert (await metering.order(Interval(NOON, NOON), till.at)).ordered == 0

@@ -41,7 +41,8 @@ def thing(kind: Kind, status: str, legs: int = 0, amount: int = UNIT) -> Payment
         ("dispute", "lost", 2, [3]),
         ("dispute", "won", 3, [4]),
         ("dispute", "warning_closed", 1, [2]),
-        ("invoice", "paid", 0, []),
+        ("invoice", "paid", 0, [1]),
+        ("invoice", "open", 0, []),
     ],
 )
 def test_the_legs_that_are_due_follow_from_the_state_and_from_what_was_moved(
@@ -153,11 +154,15 @@ async def test_somebody_elses_dispute_is_not_ours(till: Till) -> None:
 )
 def test_amounts_are_in_the_smallest_unit_of_their_currency(currency: str, minor: int, amount: str) -> None:
     from billing.errors import AmountInvalid
-    from billing.payments.minor import from_minor, to_minor
+    from billing.payments.minor import cents_to_minor, from_minor, to_minor
 
     assert from_minor(minor, currency) == femto_of(amount)
     if minor:
         assert to_minor(femto_of(amount), currency) == minor
+    assert cents_to_minor(-12_00, "USD") == -1_200
+    assert cents_to_minor(12_00, "JPY") == 12
+    with pytest.raises(AmountInvalid):
+        cents_to_minor(12_50, "JPY")
     for odd in (femto_of(amount) + 1, 0, -1):
         with pytest.raises(AmountInvalid):
             to_minor(Femto(odd), currency)

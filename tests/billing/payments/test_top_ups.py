@@ -1,13 +1,16 @@
 """Automatic top-ups: charged once, credited once, whatever fails between; declined, the rule backs off."""
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from sqlalchemy import text
 
-from billing.db.access import OPERATOR_READ
+from billing.db.access import OPERATOR_READ, SETTLER
 from billing.money import femto_of
+from billing.payments.order import TopUpOrder
+from billing.payments.outbox import put
 from tests.billing.payments.conftest import Till
 from tests.billing.payments.stripe_wire import FAULTS, Fault
 from tests.billing.payments.telling import (
@@ -164,5 +167,32 @@ async def test_a_changed_payment_method_between_two_attempts_does_not_charge_twi
     await send(till)
     till.fake.give_card(till.customer_id)
     assert (await send(till, later=timedelta(hours=1))).outcome == "open", "the key names another call"
+    assert (await send(till, later=timedelta(hours=1))).outcome == "done"
+    await credited_once(till)
+
+
+async def test_a_rule_that_was_switched_off_meanwhile_charges_nobody(till: Till) -> None:
+    till.fake.give_card(till.customer_id)
+    await ask(till)
+    await till.house.ledger.set_auto_top_up(
+        till.house.tenant_id, replace(RULE, enabled=False), till.at, actor="test"
+    )
+    assert (await send(till)).outcome == "failed"
+    assert till.fake.wire.calls == []
+    by_hand = TopUpOrder(700, "USD")
+    async with till.house.database.transaction(SETTLER) as connection:
+        await put(connection, till.house.tenant_id, "asked-on-a-page", by_hand, till.at)
+    await send(till)
+    await credited_once(till, 700)
+
+
+async def test_a_rule_that_is_switched_off_after_an_attempt_still_learns_what_came_of_it(till: Till) -> None:
+    till.fake.give_card(till.customer_id)
+    await ask(till)
+    till.fake.wire.faults[2] = "reset_after"
+    await send(till)
+    await till.house.ledger.set_auto_top_up(
+        till.house.tenant_id, replace(RULE, enabled=False), till.at, actor="test"
+    )
     assert (await send(till, later=timedelta(hours=1))).outcome == "done"
     await credited_once(till)
