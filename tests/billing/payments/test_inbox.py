@@ -54,7 +54,7 @@ async def test_two_deliveries_at_once_are_one_credit(till: Till) -> None:
 
 
 async def test_what_is_told_of_one_payment_at_once_never_misses_each_other(till: Till) -> None:
-    """A refund that finds no payment yet waits, and the payment that comes at that moment finds it waiting."""
+    """A refund that finds no payment yet waits, and the payment that comes just then finds it waiting."""
     paid = [till.paid(1_000)["id"] for _ in range(8)]
     for payment_id in paid:
         till.fake.make_refund(payment_intent=payment_id, amount="400")

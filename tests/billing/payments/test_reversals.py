@@ -8,8 +8,8 @@ import pytest
 
 from billing.ledger.credit import Correction, Grant
 from billing.money import Femto, femto_of
-from billing.payments.fact import Kind
-from billing.payments.payment import Payment
+from billing.payments.fact import Kind, PaymentFact
+from billing.payments.payment import Payment, first
 from tests.billing.conftest import NOON
 from tests.billing.payments.conftest import Till
 
@@ -50,6 +50,32 @@ def test_the_legs_that_are_due_follow_from_the_state_and_from_what_was_moved(
 ) -> None:
     assert list(thing(kind, status, moved).legs_due()) == due
     assert list(replace(thing(kind, status), amount=Femto(0)).legs_due()) == []
+
+
+def said(status: str, seconds: int, name: str = "evt_1", kind: Kind = "payment") -> PaymentFact:
+    parent = "pi_1" if kind == "dispute" else None
+    at = NOON + timedelta(seconds=seconds)
+    return PaymentFact("x_1", kind, 100, "USD", status, NOON, "cus_1", parent, None, {}, at, name)
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        (said("processing", 0), said("requires_payment_method", 1)),
+        (said("requires_action", 0), said("processing", 0)),
+        (said("processing", 60, "answer"), said("succeeded", 0)),
+        (said("needs_response", 9, kind="dispute"), said("lost", 0, kind="dispute")),
+        (said("won", 0, kind="dispute"), said("lost", 1, kind="dispute")),
+        (said("succeeded", 0, "evt_1"), said("succeeded", 0, "evt_2")),
+        (said("something_new", 0), said("processing", 0)),
+    ],
+)
+def test_the_newer_fact_counts_whichever_comes_first(older: PaymentFact, newer: PaymentFact) -> None:
+    """A final state is newer than any other: an answer is dated by our clock, which may run ahead."""
+    end = first(newer, "ten_1", "USD")
+    assert first(older, "ten_1", "USD").learn(newer, "USD") == end
+    assert end.learn(older, "USD") == end
+    assert end.learn(newer, "USD") == end
 
 
 async def spend(till: Till, amount: str) -> None:
