@@ -163,7 +163,7 @@ async def test_usage_is_ordered_by_tenant_hour_and_bucket_once(till: Till) -> No
     till.fake.at = NOON + timedelta(hours=2, minutes=59)
     assert (await metering.order(day, till.at)).ordered == 3
     assert await metering.order(day, till.at) == Metered(0, [])
-    await till.outbox.send_due(till.at)
+    await send(till)
     used = {name: event["payload"]["value"] for name, event in till.fake.used.items()}
     begin = f"meter-{house.tenant_id}-20261102T12"
     assert used == {

@@ -66,6 +66,7 @@ async def test_an_order_of_another_amount_does_not_pass_a_refund_for_ours(till: 
     refunded = await till.payments.refund(asked(payment_id, "10"), till.at)
     metadata = {"kvitto_order": refunded.order_id}
     till.fake.make_refund(payment_intent=payment_id, amount="2500", metadata=metadata)
+    await till.deliver_all()
     await send(till)
     await till.deliver_all()
     await refunds_agree(till, payment_id, 3_500)
