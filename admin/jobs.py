@@ -13,9 +13,13 @@ from billing.invoicing.service import Invoicing
 from billing.ledger.balance import BalanceVersion
 from billing.ledger.service import Ledger
 from billing.notify.delivery import Deliveries
+from billing.payments import outbox as payments_outbox
+from billing.payments.outbox import Outbox
+from billing.payments.service import Payments
 from billing.queue import Job
 from billing.receipts.log.service import ReceiptLog
-from billing.reports.export.files.service import JOB, ExportFiles
+from billing.reports.export.files import service as exports_files
+from billing.reports.export.files.service import ExportFiles
 from billing.reports.rollup import Rollups
 from billing.settlement.batch import Settlement
 from gateway.admission.admit import Admission
@@ -34,6 +38,14 @@ DAILY: Final = "10 3 * * *"
 
 
 @dataclass(frozen=True, slots=True)
+class Paying:
+    """What a payment provider is told with."""
+
+    payments: Payments
+    outbox: Outbox
+
+
+@dataclass(frozen=True, slots=True)
 class Works:
     """What the jobs work with."""
 
@@ -49,6 +61,7 @@ class Works:
     invoicing: Invoicing
     deliveries: Deliveries
     alerts: Alerts
+    paying: Paying | None = None
 
 
 def jobs_of(works: Works) -> tuple[Job, ...]:
@@ -59,6 +72,7 @@ def jobs_of(works: Works) -> tuple[Job, ...]:
         *_of_receipts(works),
         *_of_exports(works.exports),
         *_of_notices(works),
+        *_of_payments(works),
     )
 
 
@@ -85,7 +99,8 @@ def _of_credit(works: Works) -> tuple[Job, ...]:
             await works.admission.project(balance)
 
     async def request_top_ups() -> None:
-        for request in await works.ledger.request_top_ups(clock.now()):
+        also = None if works.paying is None else works.paying.payments.order_top_ups
+        for request in await works.ledger.request_top_ups(clock.now(), also):
             log.info("top_up_requested", tenant=request.tenant_id, number=request.number)
 
     return (
@@ -124,7 +139,7 @@ def _of_exports(exports: ExportFiles) -> tuple[Job, ...]:
     async def forget_exports() -> None:
         await exports.forget(clock.now())
 
-    return Job(JOB, exports.make), _periodic("forget_exports", HOURLY, forget_exports)
+    return Job(exports_files.JOB, exports.make), _periodic("forget_exports", HOURLY, forget_exports)
 
 
 def _of_notices(works: Works) -> tuple[Job, ...]:
@@ -147,6 +162,23 @@ def _of_notices(works: Works) -> tuple[Job, ...]:
         look("look_at_promises", EVERY_5_MINUTES, alerts.look_at_promises),
         look("look_at_keys", HOURLY, alerts.look_at_keys),
     )
+
+
+def _of_payments(works: Works) -> tuple[Job, ...]:
+    """Tell the payment provider what it is to be told: at once, and again while it has not answered."""
+    if works.paying is None:
+        return ()
+    outbox = works.paying.outbox
+
+    async def tell(order_id: str) -> None:
+        for balance in await outbox.send(order_id, clock.now()):
+            await works.admission.project(balance)
+
+    async def tell_due() -> None:
+        for balance in await outbox.send_due(clock.now()):
+            await works.admission.project(balance)
+
+    return Job(payments_outbox.JOB, tell), _periodic("tell_stripe_again", EVERY_10_S, tell_due)
 
 
 def _periodic(name: str, cron: str, work: Callable[[], Awaitable[object]]) -> Job:

@@ -14,6 +14,7 @@ from recipe.memo import BYTES_MAX
 PREFIX: Final = "KVITTO_"
 SETTINGS_FILE: Final = PREFIX + "SETTINGS_FILE"
 LISTENER_FDS: Final = PREFIX + "LISTENER_FDS"
+STRIPE_SECRET_KEY: Final = PREFIX + "STRIPE_SECRET_KEY"
 KEPT_BY_CHILDREN: Final = (
     *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV"),
     *("PYTHONPATH", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
@@ -46,6 +47,15 @@ class WorkerSettings:
     role: Literal["encode", "prefill", "decode", "both"]
     socket: Path
     certificate_file: Path
+
+
+@dataclass(frozen=True, slots=True)
+class StripeSettings:
+    """The payment provider: each secret enables its half. ``api_url`` None: Stripe itself."""
+
+    secret_key: str | None = field(default=None, repr=False)
+    webhook_secret: str | None = field(default=None, repr=False)
+    api_url: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +95,7 @@ class Settings:
     encode_memo_bytes_max: int = BYTES_MAX
     image_urls: bool = True
     private_destinations: tuple[str, ...] = ()
+    stripe: StripeSettings = StripeSettings()
 
     @property
     def base_url(self) -> str:
@@ -209,6 +220,28 @@ def _networks(name: str) -> tuple[str, ...]:
         except ValueError as error:
             raise SettingsInvalid(f"{PREFIX}{name}: {error}") from None
     return blocks
+
+
+def stripe_settings() -> StripeSettings:
+    """Read ``KVITTO_STRIPE_SECRET_KEY``, ``KVITTO_STRIPE_WEBHOOK_SECRET`` and ``KVITTO_STRIPE_API_URL``.
+
+    Raises:
+        SettingsInvalid: one of them is something else, such as a publishable key. It is not quoted.
+    """
+    secret_key = os.environ.get(STRIPE_SECRET_KEY) or None
+    webhook_secret = os.environ.get(PREFIX + "STRIPE_WEBHOOK_SECRET") or None
+    api_url = os.environ.get(PREFIX + "STRIPE_API_URL") or None
+    if secret_key is not None and not secret_key.startswith(("sk_", "rk_")):
+        raise SettingsInvalid(f"{STRIPE_SECRET_KEY} is no secret key: those begin with sk_ or rk_")
+    if webhook_secret is not None and not webhook_secret.startswith("whsec_"):
+        raise SettingsInvalid(
+            f"{PREFIX}STRIPE_WEBHOOK_SECRET is no secret of an endpoint: those begin with whsec_"
+        )
+    if api_url is not None and not api_url.startswith(("https://", "http://127.0.0.1", "http://localhost")):
+        raise SettingsInvalid(
+            f"{PREFIX}STRIPE_API_URL is {api_url!r}: write https://… or an address of this machine"
+        )
+    return StripeSettings(secret_key, webhook_secret, api_url)
 
 
 def _bytes_max(name: str) -> int | None:

@@ -18,6 +18,7 @@ from billing.invoicing.service import Invoicing
 from billing.ledger.service import Ledger
 from billing.notify.service import Notices
 from billing.notify.webhooks import Webhooks
+from billing.payments.inbox import Inbox
 from billing.pricing.document import row_sha256
 from billing.pricing.service import Prices
 from billing.receipts.log.service import ReceiptLog
@@ -36,7 +37,7 @@ from gateway.admission.admit import Admission
 from gateway.admission.leases import Leases
 from gateway.admission.rebuild import Projections
 from gateway.admission.share import AdmissionByShare
-from gateway.desk import AnyRequest, Desk, Organization
+from gateway.desk import AnyRequest, Desk, Organization, StripeInbox
 from gateway.destinations import url_fault
 from gateway.errors import Answer, answer_of
 from gateway.images import ImageReader
@@ -60,6 +61,7 @@ from gateway.routes import (
     models,
     receipts,
     responses,
+    stripe,
 )
 from gateway.routes.management import exports
 from gateway.settle import Books, Settler
@@ -78,6 +80,7 @@ class Parts:
     links to exports are signed by one. ``exports_folder`` is where the jobs put their files.
     ``deployment_ring``: text of its public keys (`engine.proof.ring`), as witnesses get it.
     Without ``images``, images are read as the options say.
+    ``inbox``: of Stripe's webhooks, which are served only with it.
     """
 
     options: GatewayOptions
@@ -93,6 +96,7 @@ class Parts:
     deployment_ring: str
     exports_folder: Path | None = None
     images: ImageReader | None = None
+    inbox: Inbox | None = None
 
 
 def build(parts: Parts) -> Litestar:
@@ -129,6 +133,7 @@ def build(parts: Parts) -> Litestar:
         organization=_organization(parts, clock),
         receipts=Receipts(parts.database),
         log=PublicLog(ReceiptLog(parts.database), parts.deployment_ring),
+        stripe=None if parts.inbox is None else StripeInbox(parts.inbox, admission),
     )
     app = Litestar(
         [
@@ -150,6 +155,7 @@ def build(parts: Parts) -> Litestar:
             exports.fetch_file,
             description.describe,
             description.reference,
+            *([stripe.receive] if parts.inbox is not None else []),
         ],
         lifespan=[_lifespan(parts, desk, leases)],
         exception_handlers={HTTPException: _refuse, Exception: _refuse},

@@ -10,6 +10,7 @@ from billing.invoicing.service import Invoicing
 from billing.ledger.service import Ledger
 from billing.notify.service import Notices
 from billing.notify.webhooks import Webhooks
+from billing.payments.inbox import Inbox
 from billing.receipts.service import Receipts
 from billing.reports.export.files.link import Links
 from billing.reports.export.files.service import ExportFiles
@@ -19,6 +20,7 @@ from billing.tenancy.projects.service import Projects
 from billing.tenancy.rules.service import Rules
 from billing.tenancy.service import Tenancy
 from billing.tenancy.users.service import Users
+from gateway.admission.admit import Admission
 from gateway.credentials import key_sent
 from gateway.images import ImageReader
 from gateway.instant import ValkeyClock
@@ -54,6 +56,14 @@ class Organization:
 
 
 @dataclass(frozen=True, slots=True)
+class StripeInbox:
+    """Where what a payment provider tells goes."""
+
+    inbox: Inbox
+    admission: Admission
+
+
+@dataclass(frozen=True, slots=True)
 class Desk:
     """Everything a route may reach. The engine is reached through the pumps alone: all pass admission."""
 
@@ -70,6 +80,7 @@ class Desk:
     organization: Organization
     receipts: Receipts
     log: PublicLog
+    stripe: StripeInbox | None = None
 
 
 def desk_of(request: AnyRequest) -> Desk:

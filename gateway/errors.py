@@ -152,6 +152,7 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     engine.PromptRefused: lambda e: _invalid(400, e.message, "messages", "prompt_refused"),
     engine.ImageRefused: lambda e: _invalid(400, e.message, "messages", "image_refused"),
     engine.ConstraintRefused: lambda e: _invalid(400, e.message, "response_format", "unsupported_parameter"),
+    billing.WebhookRefused: lambda e: _invalid(400, str(e), None, "webhook_refused"),
     refusal.BodyTooLarge: lambda e: _invalid(
         413, f"the request body is longer than {e.bytes_max} bytes", None, "body_too_large"
     ),
@@ -254,6 +255,12 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     billing.TenantExists: _internal,
     billing.ChargeUnexplained: _internal,
     billing.ErasureRefused: _internal,
+    billing.IntervalInvalid: _internal,
+    billing.PaymentDeclined: _internal,
+    billing.PaymentUnknown: _internal,
+    billing.PaymentRefused: _internal,
+    billing.PaymentUnavailable: _internal,
+    billing.PaymentsMissing: _internal,
     billing.RolesMissing: _internal,
     billing.ReceiptInvalid: _internal,
     billing.BundleInvalid: _internal,

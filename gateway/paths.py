@@ -36,6 +36,7 @@ READY: Final = ("/readyz",)
 METRICS: Final = ("/metrics",)
 DESCRIPTION: Final = ("/openapi.json",)
 REFERENCE: Final = ("/docs",)
+STRIPE: Final = ("/webhooks/stripe",)
 
 
 def speaks_anthropic(path: str, headers: Mapping[str, str]) -> bool:

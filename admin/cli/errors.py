@@ -23,6 +23,7 @@ def explain(error: Exception) -> str | None:
         InvoiceMissing,
         KeyMissing,
         LimitMissing,
+        PaymentUnknown,
         PlanMissing,
         ProjectMissing,
         StoreUnavailable,
@@ -44,6 +45,7 @@ def explain(error: Exception) -> str | None:
         UserMissing: "`kvitto user list` shows all of them",
         ExportMissing: "`kvitto exports` shows all of them",
         WebhookMissing: "`kvitto webhook list` shows all of them",
+        PaymentUnknown: "`kvitto payment list` shows all of them",
         LimitMissing: "`kvitto limit list` and `kvitto budget list` show all of them",
     }
     match error:

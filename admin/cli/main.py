@@ -24,6 +24,7 @@ from admin.cli import (
     key,
     limit,
     model,
+    payment,
     price,
     project,
     stack,
@@ -91,6 +92,7 @@ app.add_typer(limit.app, name="limit", rich_help_panel=PANEL_BOOKS)
 app.add_typer(budget.app, name="budget", rich_help_panel=PANEL_BOOKS)
 app.add_typer(credit.app, name="credit", rich_help_panel=PANEL_BOOKS)
 app.add_typer(invoice.app, name="invoice", rich_help_panel=PANEL_BOOKS)
+app.add_typer(payment.app, name="payment", rich_help_panel=PANEL_BOOKS)
 app.add_typer(model.app, name="model", rich_help_panel=PANEL_BOOKS)
 app.add_typer(price.app, name="price", rich_help_panel=PANEL_BOOKS)
 app.add_typer(admission.app, name="admission", rich_help_panel=PANEL_BOOKS)

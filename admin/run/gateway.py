@@ -12,6 +12,7 @@ from admin.engine import engine_options
 from admin.settings import Settings, SettingsMissing
 from billing.db.transaction import Database
 from billing.ledger.service import Ledger
+from billing.payments.inbox import Inbox
 from billing.pricing.service import Prices
 from billing.settlement.batch import Settlement
 from billing.tenancy.api_key import network_of
@@ -57,6 +58,9 @@ def app_of(known: Settings) -> Litestar:
             answer_secret=known.key_pepper,
             deployment_ring=known.deployment_ring,
             exports_folder=known.exports_folder,
+            inbox=None
+            if known.stripe.webhook_secret is None
+            else Inbox(database, known.stripe.webhook_secret),
         )
     )
 

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 
 from admin import clock, deployment, settings
 from admin.engine import engine_options
-from admin.jobs import Works, jobs_of
+from admin.jobs import Paying, Works, jobs_of
 from admin.settings import Settings, write_private
 from billing.alerts.service import Alerts
 from billing.db.partitions import Partitions
@@ -16,6 +16,8 @@ from billing.db.transaction import Database
 from billing.invoicing.service import Invoicing
 from billing.ledger.service import Ledger
 from billing.notify.delivery import Deliveries
+from billing.payments.outbox import Outbox
+from billing.payments.service import Payments
 from billing.pricing.document import row_sha256
 from billing.pricing.service import Prices
 from billing.queue import Queue
@@ -75,8 +77,20 @@ async def run(known: Settings) -> None:
             invoicing=Invoicing(database, row_sha256, receipt_log, signer),
             deliveries=Deliveries(database, Vault(known.key_pepper, WEBHOOKS), sender, clock.now),
             alerts=Alerts(database),
+            paying=_paying(known, database, stack),
         )
         await Queue(known.database_url, jobs_of(works)).run(stop)
+
+
+def _paying(known: Settings, database: Database, stack: AsyncExitStack) -> Paying | None:
+    """The way to Stripe, where its key is set; its SDK is loaded only then."""
+    if known.stripe.secret_key is None:
+        return None
+    from billing.payments.stripe import Stripe, StripeAccess
+
+    stripe = Stripe(StripeAccess(known.stripe.secret_key, known.stripe.api_url), clock.now)
+    stack.push_async_callback(stripe.close)
+    return Paying(Payments(database), Outbox(database, stripe))
 
 
 def main() -> int:

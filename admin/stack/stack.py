@@ -17,6 +17,7 @@ from admin.settings import (
     image_urls,
     own_servers,
     private_destinations,
+    stripe_settings,
     trusted_proxies,
     valkey_lost,
 )
@@ -180,6 +181,7 @@ class Stack:
             lost, proxies, memo_bytes_max = valkey_lost(), trusted_proxies(), encode_memo_bytes_max()
             fetches = image_urls()
             inward = private_destinations()
+            stripe = stripe_settings()
         except SettingsInvalid as error:
             raise StackFailed("gateway", str(error)) from error
         return Settings(
@@ -204,6 +206,7 @@ class Stack:
             encode_memo_bytes_max=memo_bytes_max,
             image_urls=fetches,
             private_destinations=inward,
+            stripe=stripe,
         )
 
     def _server(

@@ -6,7 +6,8 @@
     charge      used, prepaid: out of credit   -c        -c          .        revenue    +c
                 used, postpaid                 .         .           -c       revenue    +c
     expiry      ended credit taken back        -r        -r          .        promotion, breakage  +r
-    refund      paid credit paid back          .         -a          .        cash       +a
+    refund      paid credit paid back, by us   .         -a          .        cash       +a
+                or by a bank: debt may arise
     write_off   what is owed forgiven          .         +a          +a       bad_debt   -a
     correction  in the tenant's favour         .         +a          +a       revenue    -a
                 in the house's                 as a charge                    revenue    +a

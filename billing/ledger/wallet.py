@@ -29,7 +29,8 @@ class Wallet:
     """Open lots in order of use, and the balances they make up.
 
     ``granted`` is the sum of granted lots. ``topped_up`` is the sum of topped-up lots, or debt, never both:
-    a prepaid charge makes debt only when all lots are empty, and credit pays debt first.
+    a prepaid charge makes debt only when all lots are empty, and credit pays debt first. A refund that is
+    gone already leaves granted lots alone: they may be there beside debt.
     """
 
     tenant_id: str
@@ -147,7 +148,8 @@ class Wallet:
     def _refund(self, refund: Refund) -> tuple[Entry, ...]:
         named = refund.lot_id
         paid = [lot for lot in self.lots if lot.account is Account.TOPPED_UP and named in {None, lot.id}]
-        _at_most(sum(lot.remaining for lot in paid), refund.amount, "paid credit that remains")
+        if not refund.gone:
+            _at_most(sum(lot.remaining for lot in paid), refund.amount, "paid credit that remains")
         left = int(refund.amount)
         entries = []
         for lot in paid:
@@ -155,7 +157,8 @@ class Wallet:
             left -= part
             if part:
                 entries.append(self._take(lot, part))
-        return self._apply((*entries, Entry(Account.CASH, refund.amount)))
+        debt = Entry(Account.TOPPED_UP, Femto(-left))
+        return self._apply((*entries, debt, Entry(Account.CASH, refund.amount)))
 
     def _write_off(self, amount: Femto) -> tuple[Entry, ...]:
         debt, due = max(0, -self.topped_up), max(0, -self.receivable)

@@ -10,7 +10,7 @@ from billing.db.access import OPERATOR_ROLE, SETTLER_ROLE, TENANT_ROLE
 from migrations.protection import protect, unprotect
 
 revision = "0095"
-down_revision = "0082"
+down_revision = "0091"
 branch_labels = None
 depends_on = None
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from admin import clock
-from admin.jobs import Works, jobs_of
+from admin.jobs import Paying, Works, jobs_of
 from billing.alerts.service import Alerts
 from billing.db.partitions import Partitions
 from billing.db.transaction import Database
@@ -19,6 +19,9 @@ from billing.ledger.credit import Grant
 from billing.ledger.service import Ledger
 from billing.money import Femto
 from billing.notify.delivery import Deliveries, Reply
+from billing.payments.outbox import Outbox
+from billing.payments.service import Payments
+from billing.payments.stripe import Stripe, StripeAccess
 from billing.pricing.document import row_sha256
 from billing.pricing.service import Prices
 from billing.queue import Job, Queue
@@ -37,12 +40,17 @@ from gateway.telemetry import SweepTelemetry
 from gateway.valkey import Valkey
 from gateway.vault import WEBHOOKS, Vault
 from tests.attested import Signed, decode, prefill
+from tests.billing.payments.fake_stripe import SECRET_KEY, FakeStripe
 from tests.deployment import signer
 from tests.gateway.doubles import ScriptedJournals
 
 
 def all_jobs(
-    database: Database, valkey: Valkey, settlement: Settlement, journals: ScriptedJournals | None = None
+    database: Database,
+    valkey: Valkey,
+    settlement: Settlement,
+    journals: ScriptedJournals | None = None,
+    paying: Paying | None = None,
 ) -> tuple[Job, ...]:
     tenancy, ledger, receipts = Tenancy(database, b"pepper"), Ledger(database), Receipts(database)
     books = SweepBooks(tenancy, Prices(database), ledger, settlement, receipts)
@@ -64,6 +72,7 @@ def all_jobs(
             invoicing=Invoicing(database, row_sha256, receipt_log, signs),
             deliveries=Deliveries(database, Vault(b"pepper", WEBHOOKS), Deaf(), clock.now),
             alerts=Alerts(database),
+            paying=paying,
         )
     )
 
@@ -133,6 +142,34 @@ async def test_credit_that_runs_low_asks_for_a_top_up_once(database_url: str, va
     finally:
         await valkey.close()
         await database.close()
+
+
+async def test_a_top_up_that_was_asked_for_is_paid_and_the_next_admission_knows(
+    database_url: str, valkey_url: str
+) -> None:
+    database, valkey, fake = Database(database_url), Valkey.connect(valkey_url), FakeStripe(clock.now())
+    async with fake.wire.served() as url:
+        stripe = Stripe(StripeAccess(SECRET_KEY, url), clock.now)
+        try:
+            ledger, payments, now = Ledger(database), Payments(database), clock.now()
+            tenant = await Tenancy(database, b"pepper").create_tenant("paying", at=now)
+            customer_id = fake.make_customer()["id"]
+            fake.give_card(customer_id)
+            await payments.link(tenant.id, customer_id, now, actor="test")
+            await ledger.set_auto_top_up(tenant.id, AutoTopUp(Femto(5), Femto(10**15)), now, actor="test")
+            paying = Paying(payments, Outbox(database, stripe))
+            jobs = {job.name: job for job in all_jobs(database, valkey, Settlement(database), paying=paying)}
+            await jobs["request_top_ups"].work()
+            await jobs["tell_stripe_again"].work()
+            assert (await ledger.balance(tenant.id)).topped_up == 10**15
+            await Admission(valkey).admit(tenant.id, Femto(10**15))
+            (order,) = await payments.orders(tenant.id)
+            await jobs["tell_stripe"].work(order_id=order.id)
+            assert (await payments.order(order.id)).attempts == 1
+        finally:
+            await stripe.close()
+            await valkey.close()
+            await database.close()
 
 
 async def test_the_sweep_keeps_what_workers_attest(database_url: str, valkey_url: str) -> None:

@@ -23,6 +23,10 @@ from billing.invoicing.party import Party
 from billing.invoicing.terms import Coupon, Terms
 from billing.invoicing.top_ups import PaidIn, top_up_document
 from billing.money import Femto
+from billing.payments.inbox import Inbox
+from billing.payments.order import TopUpOrder
+from billing.payments.outbox import put
+from billing.payments.service import Payments
 from billing.receipts.log.service import ReceiptLog
 from billing.reports.export.files.service import ExportFiles
 from billing.reports.export.order import ExportOrder
@@ -36,6 +40,7 @@ from billing.tenancy.rules.service import Rules
 from billing.tenancy.users.service import Users
 from tests.billing.conftest import AT_ONCE, NOON
 from tests.billing.invoicing.conftest import HandSigner
+from tests.billing.payments.fake_stripe import WEBHOOK_SECRET, FakeStripe
 from tests.deployment import signer
 
 # Tables that belong to no tenant, each with its reason.
@@ -65,6 +70,8 @@ APPENDED = {
 }
 # Projections of facts, which the settler may write again.
 PROJECTED = {"balance", "credit_lot", "usage_rollup", "number_series"}
+# What a payment provider said and is to be told: states, which the settler alone writes.
+PAID = {"payment", "payment_customer", "payment_inbox", "payment_outbox"}
 # What tenants manage themselves, as their management keys do; the audit log is appended by who changes them.
 MANAGED = {"project", "api_key", "key_secret", "tenant_user", "usage_limit", "budget", "usage_export"}
 LOGGED = {"audit_event"}
@@ -127,6 +134,7 @@ async def two(house: Any) -> tuple[Any, Any]:
         await Settlement(one.database).quarantine(impossible)
         await managed(one)
         await invoiced(one)
+        await paid_for(one)
     await Rollups(house.database, lag=timedelta(0)).build()
     await ReceiptLog(house.database, signer(), AT_ONCE).seal(NOON)
     return house, other
@@ -144,6 +152,20 @@ async def invoiced(house: Any) -> None:
         for table, more in MORE.items():
             rows = f"INSERT INTO {table} SELECT number, {more} FROM invoice WHERE tenant_id = :t"  # noqa: S608  literals
             await connection.execute(text(rows), {"t": tenant_id})
+
+
+async def paid_for(house: Any) -> None:
+    """A customer of Stripe's, a payment that it told us of, and an errand for it."""
+    fake = FakeStripe(NOON)
+    customer_id = fake.make_customer()["id"]
+    await Payments(house.database).link(house.tenant_id, customer_id, NOON, actor="test")
+    said = {"customer": customer_id, "amount": 100, "currency": "usd", "confirm": "true"}
+    method = fake.give_card(customer_id)
+    fake.make_payment(**said, payment_method=method, metadata={"kvitto_purpose": "top_up"})
+    for event in fake.events:
+        await Inbox(house.database, WEBHOOK_SECRET).receive(*fake.signed(event), NOON)
+    async with house.database.transaction(SETTLER) as connection:
+        await put(connection, house.tenant_id, "k", TopUpOrder(100, "USD"), NOON)
 
 
 async def managed(house: Any) -> None:
@@ -172,7 +194,7 @@ async def test_what_is_granted_on_facts_is_to_append_them(ask: Ask) -> None:
     granted = {tuple(row) for row in await ask(OWNER, WRITES)}
     on_facts = {(who, what) for who, table, what in granted if table in APPENDED}
     assert on_facts == {(access.SETTLER_ROLE, "INSERT")}
-    assert {(who, what) for who, table, what in granted if table in PROJECTED} == {
+    assert {(who, what) for who, table, what in granted if table in PROJECTED | PAID} == {
         (access.SETTLER_ROLE, "INSERT"),
         (access.SETTLER_ROLE, "UPDATE"),
     }
@@ -202,7 +224,9 @@ async def test_what_is_granted_on_facts_is_to_append_them(ask: Ask) -> None:
     assert deleted == {*logged, "idempotency_record", "notice"}
 
 
-@pytest.mark.parametrize("table", sorted(APPENDED | PROJECTED | MANAGED | LOGGED | AGREED | {"audit_head"}))
+@pytest.mark.parametrize(
+    "table", sorted(APPENDED | PROJECTED | PAID | MANAGED | LOGGED | AGREED | {"audit_head"})
+)
 async def test_a_tenant_sees_its_own_rows_alone(ask: Ask, two: tuple[Any, Any], table: str) -> None:
     house, other = two
     everything = f"SELECT DISTINCT tenant_id FROM {table}"  # noqa: S608  a literal of this test
@@ -226,7 +250,7 @@ async def test_a_role_of_one_tenant_without_a_tenant_sees_nothing(ask: Ask, two:
     assert await ask(nobody, "SELECT 1 FROM usage_event") == []
 
 
-@pytest.mark.parametrize("table", sorted(APPENDED | PROJECTED))
+@pytest.mark.parametrize("table", sorted(APPENDED | PROJECTED | PAID))
 async def test_a_tenant_writes_no_events_and_no_ledger(ask: Ask, house: Any, table: str) -> None:
     for statement in (
         f"INSERT INTO {table} DEFAULT VALUES",

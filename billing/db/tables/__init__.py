@@ -23,6 +23,7 @@ from billing.db.tables.notify import (
     webhook_endpoint,
     webhook_secret,
 )
+from billing.db.tables.payment import payment, payment_customer, payment_inbox, payment_outbox
 from billing.db.tables.pricing import price_plan, price_row, price_tier, price_window, tenant_plan
 from billing.db.tables.quarantine import usage_quarantine
 from billing.db.tables.receipts import attestation, worker_certificate
@@ -59,6 +60,10 @@ __all__ = [
     "model_alias",
     "notice",
     "number_series",
+    "payment",
+    "payment_customer",
+    "payment_inbox",
+    "payment_outbox",
     "price_plan",
     "price_row",
     "price_tier",

@@ -23,6 +23,7 @@ HEAVY = (
     "deepseek_recipe",
     "alembic",
     "pyarrow",
+    "stripe",
 )
 OFFLINE = ("verify ", "witness")  # these need no stack
 OF_THE_ISSUE = {
@@ -40,6 +41,8 @@ OF_THE_ISSUE = {
     "audit list", "audit verify", "audit receipts", "audit log", "deployment keys", "deployment rotate-key",
     "webhook add", "webhook list", "webhook enable", "webhook remove", "webhook rotate", "webhook test",
     "webhook deliveries", "webhook replay",
+    "payment customers", "payment link", "payment list", "payment show", "payment retry", "payment refund",
+    "payment meter",
     "model list", "model alias", "model unalias",
     "invoice list", "invoice show", "invoice preview", "invoice close", "invoice pay", "invoice void",
     "invoice uncollectible", "invoice credit-note", "invoice bundle", "invoice terms set",
