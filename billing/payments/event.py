@@ -2,12 +2,26 @@
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from billing.errors import WebhookRefused
 from billing.payments.fact import Fact, Unread, fact_of
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """An event of Stripe's in the inbox, without its body."""
+
+    id: str
+    tenant_id: str | None
+    object_id: str
+    type: str
+    created_at: datetime
+    received_at: datetime
+    outcome: Literal["applied", "ignored", "waiting"]
+    reason: str | None
 
 
 @dataclass(frozen=True, slots=True)
