@@ -223,6 +223,26 @@ async def test_filters_choose_requests_and_their_totals_alike(house: Any, month:
             assert summed(rows) == expected, (only, content)
 
 
+async def test_an_interval_holds_its_beginning_and_not_its_end_whatever_reads_it(
+    house: Any, month: Month
+) -> None:
+    """BerriAI/litellm#22176: requests, totals from events alone (a status), and totals with rollups."""
+    await Rollups(house.database, lag=timedelta(0)).build()
+    at = datetime(2026, 10, 12, 16, 30, tzinfo=UTC)
+    there = [e for e in month.of(month.house.tenant_id) if e.rated_at == at]
+    assert there
+    statuses = tuple({event.status for event in there})
+    for interval, count in (
+        (Interval(at, at + timedelta(seconds=1)), len(there)),
+        (Interval(at - timedelta(seconds=1), at), 0),
+    ):
+        for only in (Selection(), Selection(statuses=statuses)):
+            order = replace(ORDER, interval=interval, tenant_id=month.house.tenant_id, only=only)
+            assert len(await rows_of(house, order)) == count
+            totals = await rows_of(house, replace(order, content="totals"))
+            assert sum(row["requests"] for row in totals) == count
+
+
 async def test_a_tenants_export_holds_no_row_of_another(house: Any, month: Month) -> None:
     for content in ("requests", "totals", "focus"):
         order = replace(ORDER, content=content, tenant_id=month.other.tenant_id)
