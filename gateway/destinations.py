@@ -98,7 +98,8 @@ def guarded_connector(allowed: Sequence[Network] = (), **options: Any) -> aiohtt
 
     def make_socket(found: tuple[Any, ...]) -> socket.socket:
         family, kind, protocol, _, place = found
-        if not may_reach(ip_address(place[0].partition("%")[0]), allowed):
+        address = _written(place[0].partition("%")[0])
+        if address is None or not may_reach(address, allowed):
             raise DestinationRefused(_REFUSED)
         return socket.socket(family, kind, protocol)
 

@@ -153,7 +153,7 @@ class Deployment:
             window=charge.window,
             tier=request.tier,
             attempts=attempts,
-            grade=grades.get(request.shape, "attested"),  # type: ignore[arg-type]
+            grade=grades.get(request.shape, "attested"),  # type: ignore[arg-type]  # a text of the table
             finding=None,
             attestations=tuple(each.sign(self.workers[each.worker]) for each in said),
         )

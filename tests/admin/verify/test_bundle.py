@@ -200,7 +200,7 @@ OF_OTHER = contents_of(OTHER, served_by(OTHER, 6))
     ],
 )
 def test_what_is_of_another_bundle_is_found(tmp_path: Path, foreign: dict[str, str], place: Seen) -> None:
-    contents = replace(CONTENTS, **foreign)  # type: ignore[arg-type]
+    contents = replace(CONTENTS, **foreign)  # type: ignore[arg-type]  # fields of any type
     write_directory(tmp_path / "b", contents, HOUSE.new, WRITTEN_AT_S)
     assert place in seen(tmp_path / "b")
 

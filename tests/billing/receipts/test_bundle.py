@@ -220,7 +220,7 @@ def test_too_many_files_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatc
 )
 def test_what_would_be_no_bundle_is_not_written(tmp_path: Path, contents: object) -> None:
     with pytest.raises(BundleInvalid):
-        write_directory(tmp_path / "c", contents, HOUSE.new, WRITTEN_AT_S)  # type: ignore[arg-type]
+        write_directory(tmp_path / "c", contents, HOUSE.new, WRITTEN_AT_S)  # type: ignore[arg-type]  # wrong on purpose
     assert not (tmp_path / "c" / MANIFEST).exists()
 
 
