@@ -113,3 +113,10 @@ def test_a_buyer_is_committed_to_by_a_nonce_that_hides_it() -> None:
     buyer = Party("Acme AB", country="SE")
     assert buyer.commitment(bytes(32)) != buyer.commitment(bytes(31) + b"\x01")
     assert buyer.commitment(bytes(32)) != Party("Acme AB", country="FI").commitment(bytes(32))
+
+
+def test_a_document_is_signed_in_one_spelling_alone() -> None:
+    text = signed.sign(KEY, small().to_payload())
+    for changed in (text.replace(":", ": ", 1), text.replace("ACME-2", "ACME\\u002d2"), text + "\n"):
+        with pytest.raises((ProofInvalid, InvoiceInvalid)):
+            InvoiceDocument.verify(changed, RING)
