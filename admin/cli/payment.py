@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from admin.settings import Settings
     from billing.ledger.balance import BalanceVersion
     from billing.money import Femto
+    from billing.payments.event import Received
     from billing.payments.inbox import Inbox
     from billing.payments.metering import Metering
     from billing.payments.order import Order
     from billing.payments.outbox import Outbox
     from billing.payments.payment import Payment
-    from billing.payments.repository import Received
     from billing.payments.service import Payments
     from billing.tenancy.service import Tenancy
     from billing.tenancy.tenant import Tenant

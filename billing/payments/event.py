@@ -1,8 +1,8 @@
-"""An event as a webhook brings it."""
+"""An event as a webhook brings it, and as the inbox keeps it."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -18,6 +18,20 @@ class Event:
     type: str
     at: datetime
     fact: Fact
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """An event of Stripe's in the inbox, without its body."""
+
+    id: str
+    tenant_id: str | None
+    object_id: str
+    type: str
+    created_at: datetime
+    received_at: datetime
+    outcome: Literal["applied", "ignored", "waiting"]
+    reason: str | None
 
 
 class _Content(msgspec.Struct):

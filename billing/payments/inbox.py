@@ -14,8 +14,7 @@ from billing.ledger import repository as ledger
 from billing.ledger.balance import BalanceVersion
 from billing.payments import repository, signature
 from billing.payments.applying import InvoiceBook, Outcome, apply
-from billing.payments.event import Event, event_of
-from billing.payments.repository import Received
+from billing.payments.event import Event, Received, event_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """Statements on payments, on what Stripe said and on what it is to be told."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 from sqlalchemy import Row, bindparam, func, select, text, update
@@ -11,37 +11,13 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from billing.db.tables import payment, payment_customer, payment_inbox, payment_outbox, tenant
+from billing.payments.customer import Customer
+from billing.payments.event import Received
 from billing.payments.fact import CustomerFact
 from billing.payments.order import Errand, Order
 from billing.payments.payment import Payment
 
 _LOCK: Final = text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
-
-
-@dataclass(frozen=True, slots=True)
-class Customer:
-    """A tenant as Stripe knows it; ``method`` is the default one."""
-
-    tenant_id: str
-    customer_id: str
-    currency: str
-    linked_at: datetime
-    method: str | None
-    deleted: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Received:
-    """An event of Stripe's in the inbox, without its body."""
-
-    id: str
-    tenant_id: str | None
-    object_id: str
-    type: str
-    created_at: datetime
-    received_at: datetime
-    outcome: Literal["applied", "ignored", "waiting"]
-    reason: str | None
 
 
 _CUSTOMER: Final = (

@@ -15,11 +15,12 @@ from billing.ledger.balance import BalanceVersion
 from billing.ledger.credit import Refund
 from billing.money import Femto, decimal_of
 from billing.payments import repository
+from billing.payments.customer import Customer
+from billing.payments.event import Received
 from billing.payments.minor import from_minor, to_minor
 from billing.payments.order import InvoicePush, Order, RefundOrder, TopUpOrder, order_of
 from billing.payments.outbox import link, put
 from billing.payments.payment import Payment
-from billing.payments.repository import Customer, Received
 
 ROWS_MAX: Final = 100
 
