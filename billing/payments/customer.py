@@ -1,4 +1,4 @@
-"""A tenant as Stripe knows it."""
+"""Whom a tenant is to Stripe."""
 
 from dataclasses import dataclass
 from datetime import datetime

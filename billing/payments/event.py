@@ -1,4 +1,4 @@
-"""An event as a webhook brings it."""
+"""An event as a webhook brings it, and as the inbox keeps it."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -8,6 +8,16 @@ import msgspec
 
 from billing.errors import WebhookRefused
 from billing.payments.fact import Fact, Unread, fact_of
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """``at`` is when it happened, by Stripe's clock; ``fact`` what it says of ``fact.id``."""
+
+    id: str
+    type: str
+    at: datetime
+    fact: Fact
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,16 +32,6 @@ class Received:
     received_at: datetime
     outcome: Literal["applied", "ignored", "waiting"]
     reason: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """``at`` is when it happened, by Stripe's clock; ``fact`` what it says of ``fact.id``."""
-
-    id: str
-    type: str
-    at: datetime
-    fact: Fact
 
 
 class _Content(msgspec.Struct):
