@@ -29,7 +29,7 @@ RECEIPTS_BYTES_MAX: Final = 2**40
 
 _CHUNK_BYTES: Final = 2**20
 _DEFLATED: Final = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
-_BROKEN: Final = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, ValueError)
+_BROKEN: Final = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
