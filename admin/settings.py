@@ -14,6 +14,7 @@ from recipe.memo import BYTES_MAX
 PREFIX: Final = "KVITTO_"
 SETTINGS_FILE: Final = PREFIX + "SETTINGS_FILE"
 LISTENER_FDS: Final = PREFIX + "LISTENER_FDS"
+STRIPE_SECRET_KEY: Final = PREFIX + "STRIPE_SECRET_KEY"
 KEPT_BY_CHILDREN: Final = (
     *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV"),
     *("PYTHONPATH", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
@@ -43,9 +44,18 @@ class WorkerSettings:
     """How the gateway reaches one worker; paths are absolute."""
 
     name: str
-    role: Literal["prefill", "decode", "both"]
+    role: Literal["encode", "prefill", "decode", "both"]
     socket: Path
     certificate_file: Path
+
+
+@dataclass(frozen=True, slots=True)
+class StripeSettings:
+    """The payment provider: each secret enables its half. ``api_url`` None: Stripe itself."""
+
+    secret_key: str | None = field(default=None, repr=False)
+    webhook_secret: str | None = field(default=None, repr=False)
+    api_url: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +69,9 @@ class Settings:
     (`engine.shapes.shape.Shape`). ``valkey_lost`` and ``gateway_replicas``: see
     `gateway.options.GatewayOptions`. ``trusted_proxies``: CIDR blocks of proxies before the API, whose
     ``X-Forwarded-For`` is believed. ``encode_memo_bytes_max``: what each gateway may keep of encoded prompts
-    (`recipe.memo`).
+    (`recipe.memo`). ``image_urls``: images that bodies name by URL are fetched.
+    ``private_destinations``: CIDR blocks, beside the internet, that tenants' webhooks may be in
+    (`gateway.destinations`).
     """
 
     data_dir: Path
@@ -81,11 +93,19 @@ class Settings:
     gateway_replicas: int = 1
     trusted_proxies: tuple[str, ...] = ()
     encode_memo_bytes_max: int = BYTES_MAX
+    image_urls: bool = True
+    private_destinations: tuple[str, ...] = ()
+    stripe: StripeSettings = StripeSettings()
 
     @property
     def base_url(self) -> str:
         """Address of the API as clients of this machine write it."""
         return f"http://{'127.0.0.1' if self.host in ('0.0.0.0', '::') else self.host}:{self.port}/v1"  # noqa: S104 - compared, not bound.
+
+    @property
+    def exports_folder(self) -> Path:
+        """Where files of exports are kept; gateways on other machines serve them if they share it."""
+        return self.data_dir / "exports"
 
     def write(self, path: Path) -> None:
         """Store for the parts of the stack, readable by this user alone."""
@@ -157,14 +177,16 @@ def trusted_proxies() -> tuple[str, ...]:
     Raises:
         SettingsInvalid: one of them is neither.
     """
-    written = os.environ.get(PREFIX + "TRUSTED_PROXIES", "")
-    blocks = tuple(block.strip() for block in written.split(",") if block.strip())
-    for block in blocks:
-        try:
-            ip_network(block)
-        except ValueError as error:
-            raise SettingsInvalid(f"{PREFIX}TRUSTED_PROXIES: {error}") from None
-    return blocks
+    return _networks("TRUSTED_PROXIES")
+
+
+def private_destinations() -> tuple[str, ...]:
+    """Read ``KVITTO_PRIVATE_DESTINATIONS``, likewise: none unless it is set.
+
+    Raises:
+        SettingsInvalid: one of them is neither.
+    """
+    return _networks("PRIVATE_DESTINATIONS")
 
 
 def encode_memo_bytes_max() -> int:
@@ -175,6 +197,51 @@ def encode_memo_bytes_max() -> int:
     """
     given = _bytes_max("ENCODE_MEMO_BYTES_MAX")
     return BYTES_MAX if given is None else given
+
+
+def image_urls() -> bool:
+    """Read ``KVITTO_IMAGE_URLS``: ``fetch``, or ``refuse``, so that bodies have to hold their images.
+
+    Raises:
+        SettingsInvalid: it is something else.
+    """
+    written = os.environ.get(PREFIX + "IMAGE_URLS") or "fetch"
+    if written not in ("fetch", "refuse"):
+        raise SettingsInvalid(f"{PREFIX}IMAGE_URLS is {written!r}: write fetch or refuse")
+    return written == "fetch"
+
+
+def _networks(name: str) -> tuple[str, ...]:
+    written = os.environ.get(PREFIX + name, "")
+    blocks = tuple(block.strip() for block in written.split(",") if block.strip())
+    for block in blocks:
+        try:
+            ip_network(block)
+        except ValueError as error:
+            raise SettingsInvalid(f"{PREFIX}{name}: {error}") from None
+    return blocks
+
+
+def stripe_settings() -> StripeSettings:
+    """Read ``KVITTO_STRIPE_SECRET_KEY``, ``KVITTO_STRIPE_WEBHOOK_SECRET`` and ``KVITTO_STRIPE_API_URL``.
+
+    Raises:
+        SettingsInvalid: one of them is something else, such as a publishable key. It is not quoted.
+    """
+    secret_key = os.environ.get(STRIPE_SECRET_KEY) or None
+    webhook_secret = os.environ.get(PREFIX + "STRIPE_WEBHOOK_SECRET") or None
+    api_url = os.environ.get(PREFIX + "STRIPE_API_URL") or None
+    if secret_key is not None and not secret_key.startswith(("sk_", "rk_")):
+        raise SettingsInvalid(f"{STRIPE_SECRET_KEY} is no secret key: those begin with sk_ or rk_")
+    if webhook_secret is not None and not webhook_secret.startswith("whsec_"):
+        raise SettingsInvalid(
+            f"{PREFIX}STRIPE_WEBHOOK_SECRET is no secret of an endpoint: those begin with whsec_"
+        )
+    if api_url is not None and not api_url.startswith(("https://", "http://127.0.0.1", "http://localhost")):
+        raise SettingsInvalid(
+            f"{PREFIX}STRIPE_API_URL is {api_url!r}: write https://… or an address of this machine"
+        )
+    return StripeSettings(secret_key, webhook_secret, api_url)
 
 
 def _bytes_max(name: str) -> int | None:

@@ -21,6 +21,7 @@ from engine.cluster.request import (
     ConstraintKind,
     FinishReason,
     GenerateRequest,
+    ImageInput,
     Sampling,
     TokenChunk,
     TokenLogprobs,
@@ -34,12 +35,14 @@ from engine.errors import (
     EngineFailed,
     EngineUnavailable,
     GenerationCancelled,
+    ImageRefused,
     PromptRefused,
     WorkerAnswerInvalid,
 )
-from engine.wire import LOGPROBS_MAX, WorkerReport
+from engine.wire import IMAGES_BYTES_MAX, LOGPROBS_MAX, WorkerReport
 
 __all__ = [
+    "IMAGES_BYTES_MAX",
     "LOGPROBS_MAX",
     "Attested",
     "Constraint",
@@ -57,6 +60,8 @@ __all__ = [
     "GenerateRequest",
     "Generation",
     "GenerationCancelled",
+    "ImageInput",
+    "ImageRefused",
     "Journals",
     "Prefilled",
     "PromptRefused",

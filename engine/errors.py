@@ -5,7 +5,8 @@ EngineError
 ├── EngineFailed            the stream broke after its first token and could not go on elsewhere
 ├── WorkerAnswerInvalid     a worker answered with something no honest worker sends
 ├── PromptRefused           the worker refused the request itself: another worker would refuse it too
-│   └── ConstraintRefused   what it refused is the constraint on the answer
+│   ├── ConstraintRefused   what it refused is the constraint on the answer
+│   └── ImageRefused        what it refused is an image
 └── GenerationCancelled     ours: `Generation.cancel` came before what was asked for
 """
 
@@ -55,6 +56,10 @@ class PromptRefused(EngineError):
 
 class ConstraintRefused(PromptRefused):
     """The worker's grammar backend does not take the request's constraint."""
+
+
+class ImageRefused(PromptRefused):
+    """The worker cannot read an image, or its tokens are not those of the model's processor."""
 
 
 class GenerationCancelled(EngineError):

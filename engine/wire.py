@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, Self
 
 Stage = Literal["prefill", "decode", "both"]
+# A call of no stage: what it computes is no token, and nobody attests or bills it.
+Encode = Literal["encode"]
 
 REQUEST_ID: Final = "request_id"
 ATTEMPT: Final = "attempt"
@@ -40,10 +42,17 @@ DRAIN_PATH: Final = "/kvitto/drain"
 # vLLM prefixes the request id it is given; aborts must name the prefixed id.
 ENGINE_ID_PREFIX: Final = "generate-tokens-"
 
+# A request's images, beside vLLM's own fields of a call: `engine.worker.images` takes them out of it.
+IMAGES: Final = "images"
+IMAGES_BYTES_MAX: Final = 32 * 1024**2
+# How a refusal begins that blames an image.
+IMAGE_REFUSED: Final = "an image is refused: "
+
 # Likeliest tokens that a request may be told of beside each drawn one.
 LOGPROBS_MAX: Final = 20
 
 _TENANT: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 
 class WireInvalid(ValueError):
@@ -58,7 +67,8 @@ class RequestParams:
     bytes; ``memo`` is the gateway's and opaque here; ``scope_digest`` says which salt was chosen, for logs.
     ``attempt`` numbers all calls of the request, whatever their stage. Of the tokens sent, the last
     ``output_from`` are output of attempts before. ``first_token``: the token that a prefill draws is the
-    client's, and attested. ``weight`` is the tenant's share of a busy worker, above 0.
+    client's, and attested. ``weight`` is the tenant's share of a busy worker, above 0. ``images`` is said by
+    the worker itself, of what came: where the tokens of each begin, and SHA-256 (hex) of its file.
 
     Raises:
         WireInvalid: a field that cannot be.
@@ -75,6 +85,7 @@ class RequestParams:
     output_from: int = 0
     first_token: bool = False
     weight: float = 1.0
+    images: tuple[tuple[int, str], ...] = ()
 
     def __post_init__(self) -> None:
         if self.stage not in ("prefill", "decode", "both"):
@@ -138,9 +149,21 @@ class RequestParams:
                     output_from=output_from,
                     first_token=first_token,
                     weight=float(weight),
+                    images=_images(params.get(IMAGES, ())),
                 )
             case _:
                 raise WireInvalid("parameters are missing or of the wrong type")
+
+
+def _images(said: object) -> tuple[tuple[int, str], ...]:
+    images = []
+    for image in said if isinstance(said, list | tuple) else [said]:
+        match image:
+            case [int(offset), str(digest)] if offset >= 0 and _DIGEST.fullmatch(digest):
+                images.append((offset, digest))
+            case _:
+                raise WireInvalid("an image has no place or no digest")
+    return tuple(images)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +223,8 @@ class WorkerReport:
     ``running`` and ``waiting`` count requests, ``kv_tokens`` what the running ones hold in its KV cache,
     ``prefill_tokens`` what is left to compute of all prompts it was given. ``law`` is its cost law (base,
     seconds a token, seconds a pair; `engine.cost.CostLaw`) when it has measured one. ``namespace`` names its
-    blocks in the store; empty when it has no store.
+    blocks in the store; empty when it has no store. Of the ``drafted`` tokens since its process began so many
+    were ``accepted``: drawn as drafted.
     """
 
     running: int
@@ -210,6 +234,8 @@ class WorkerReport:
     draining: bool
     namespace: str
     law: tuple[float, float, float] | None = None
+    drafted: int = 0
+    accepted: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""
@@ -227,8 +253,20 @@ class WorkerReport:
                 "draining": bool(draining),
                 "namespace": str(namespace),
                 "law": None | [float() | int(), float() | int(), float() | int()] as law,
-            } if min(running, waiting, kv_tokens, prefill_tokens) >= 0:
+                "drafted": int(drafted),
+                "accepted": int(accepted),
+            } if min(running, waiting, kv_tokens, prefill_tokens, accepted, drafted - accepted) >= 0:
                 terms = None if law is None else (float(law[0]), float(law[1]), float(law[2]))
-                return cls(running, waiting, kv_tokens, prefill_tokens, draining, namespace, terms)
+                return cls(
+                    running,
+                    waiting,
+                    kv_tokens,
+                    prefill_tokens,
+                    draining,
+                    namespace,
+                    terms,
+                    drafted,
+                    accepted,
+                )
             case _:
                 raise WireInvalid("no report of a worker")

@@ -3,18 +3,28 @@
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 
 from litestar import Litestar, Response
 from litestar.exceptions import HTTPException, ValidationException
 from litestar.types import Message, Scope
 
+from billing.alerts.service import Alerts
 from billing.catalog.service import Aliasing
 from billing.db.transaction import Database
+from billing.invoicing.service import Invoicing
 from billing.ledger.service import Ledger
+from billing.notify.service import Notices
+from billing.notify.webhooks import Webhooks
+from billing.payments.inbox import Inbox
+from billing.pricing.document import row_sha256
 from billing.pricing.service import Prices
 from billing.receipts.log.service import ReceiptLog
 from billing.receipts.service import Receipts
+from billing.reports.export.files.link import Links
+from billing.reports.export.files.service import ExportFiles
 from billing.reports.service import Reports
 from billing.settlement.batch import Settlement
 from billing.tenancy.projects.service import Projects
@@ -27,8 +37,10 @@ from gateway.admission.admit import Admission
 from gateway.admission.leases import Leases
 from gateway.admission.rebuild import Projections
 from gateway.admission.share import AdmissionByShare
-from gateway.desk import AnyRequest, Desk, Organization
+from gateway.desk import AnyRequest, Desk, Organization, StripeInbox
+from gateway.destinations import url_fault
 from gateway.errors import Answer, answer_of
+from gateway.images import ImageReader
 from gateway.instant import ValkeyClock
 from gateway.kept import Kept
 from gateway.models import Catalog, ServedModel
@@ -49,12 +61,14 @@ from gateway.routes import (
     models,
     receipts,
     responses,
+    stripe,
 )
+from gateway.routes.management import exports
 from gateway.settle import Books, Settler
 from gateway.snapshot import AliasSnapshot, KeySnapshot, PriceSnapshot
 from gateway.telemetry import EngineCollector, MemoCollector, Telemetry, log
 from gateway.valkey import Valkey
-from gateway.vault import Vault
+from gateway.vault import WEBHOOKS, Vault
 from recipe.registry import Recipe
 
 
@@ -62,8 +76,11 @@ from recipe.registry import Recipe
 class Parts:
     """What a gateway is made of; the application opens and closes them.
 
-    ``answer_secret`` is the deployment's: answers kept for retries are encrypted under keys derived from it.
+    ``answer_secret`` is the deployment's: answers kept for retries are encrypted under keys derived from it,
+    links to exports are signed by one. ``exports_folder`` is where the jobs put their files.
     ``deployment_ring``: text of its public keys (`engine.proof.ring`), as witnesses get it.
+    Without ``images``, images are read as the options say.
+    ``inbox``: of Stripe's webhooks, which are served only with it.
     """
 
     options: GatewayOptions
@@ -77,11 +94,14 @@ class Parts:
     recipe: Recipe
     answer_secret: bytes = field(repr=False)
     deployment_ring: str
+    exports_folder: Path | None = None
+    images: ImageReader | None = None
+    inbox: Inbox | None = None
 
 
 def build(parts: Parts) -> Litestar:
     """Make the application of one process. It describes its management and accepts no cookies."""
-    options = parts.options
+    options = _with_room_for_images(parts)
     telemetry = Telemetry()
     clock = ValkeyClock(parts.valkey)
     admission = _admission(parts, clock, telemetry)
@@ -108,16 +128,12 @@ def build(parts: Parts) -> Litestar:
         valkey=parts.valkey,
         pumps=pumps,
         retries=Retries(pumps, settler, kept, telemetry, options),
+        images=parts.images or ImageReader(options.images, options.fetching),
         telemetry=telemetry,
-        organization=Organization(
-            tenancy=parts.tenancy,
-            projects=Projects(parts.database),
-            users=Users(parts.database),
-            rules=Rules(parts.database),
-            clock=clock,
-        ),
+        organization=_organization(parts, clock),
         receipts=Receipts(parts.database),
         log=PublicLog(ReceiptLog(parts.database), parts.deployment_ring),
+        stripe=None if parts.inbox is None else StripeInbox(parts.inbox, admission),
     )
     app = Litestar(
         [
@@ -135,8 +151,11 @@ def build(parts: Parts) -> Litestar:
             health.ready,
             health.metrics,
             management.router(),
+            management.readers_router(),
+            exports.fetch_file,
             description.describe,
             description.reference,
+            *([stripe.receive] if parts.inbox is not None else []),
         ],
         lifespan=[_lifespan(parts, desk, leases)],
         exception_handlers={HTTPException: _refuse, Exception: _refuse},
@@ -150,6 +169,14 @@ def build(parts: Parts) -> Litestar:
     return app
 
 
+def _with_room_for_images(parts: Parts) -> GatewayOptions:
+    """Options by which a body may hold all the images that a request may, in base64, if they are read."""
+    if not parts.recipe.reads_images:
+        return parts.options
+    room = parts.options.images.request_bytes_max * 4 // 3
+    return replace(parts.options, body_bytes_max=parts.options.body_bytes_max + room)
+
+
 def _admission(parts: Parts, clock: ValkeyClock, telemetry: Telemetry) -> Admission:
     options, valkey = parts.options, parts.valkey
     telemetry.valkey_lost.labels(options.valkey_lost).set(1)
@@ -159,6 +186,26 @@ def _admission(parts: Parts, clock: ValkeyClock, telemetry: Telemetry) -> Admiss
     counter = telemetry.admitted_by_share
     return AdmissionByShare(
         valkey, clock, options.replicas, counter, lease_s=lease_s, retry_after_s=retry_after_s
+    )
+
+
+def _organization(parts: Parts, clock: ValkeyClock) -> Organization:
+    database = parts.database
+    vault = Vault(parts.answer_secret, WEBHOOKS)
+    fault = partial(url_fault, allowed=parts.options.private_destinations)
+    return Organization(
+        tenancy=parts.tenancy,
+        projects=Projects(database),
+        users=Users(database),
+        rules=Rules(database),
+        webhooks=Webhooks(database, vault, fault),
+        notices=Notices(database),
+        alerts=Alerts(database),
+        reports=Reports(database),
+        exports=ExportFiles(database, parts.exports_folder),
+        links=Links(parts.answer_secret),
+        invoicing=Invoicing(database, row_sha256),
+        clock=clock,
     )
 
 
@@ -174,6 +221,8 @@ def _lifespan(
             stack.push_async_callback(parts.settlement.close)
             await parts.engine.open()
             stack.push_async_callback(parts.engine.close)
+            await desk.images.open()
+            stack.push_async_callback(desk.images.close)
             await desk.catalog.aliases.attempt()  # so that no name is unknown for want of a reading
             for task in (leases, desk.keys, desk.prices, desk.catalog.aliases, desk.retries):
                 task.start()

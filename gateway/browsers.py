@@ -20,7 +20,7 @@ EXPOSED: Final = (
     *(f"x-ratelimit-{part}-requests" for part in ("limit", "remaining", "reset")),
     *(f"x-ratelimit-{part}-tokens" for part in ("limit", "remaining", "reset")),
 )
-UNSHARED: Final = (*paths.METRICS, *paths.READY)
+UNSHARED: Final = (*paths.METRICS, *paths.READY, *paths.STRIPE)
 PREFLIGHT_AGE_S: Final = 86_400
 
 _SHARED: Final = (

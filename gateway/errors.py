@@ -126,6 +126,13 @@ def _no_model(error: refusal.ModelUnknown) -> Answer:
     return _invalid(404, message, "model", "model_not_found")
 
 
+def _suspended(error: refusal.TenantSuspended) -> Answer:
+    """402 where paying ends it, which clients show at once; 403 where it takes the operator."""
+    if error.by == "dunning":
+        return _payment("tenant_suspended", "this organisation is suspended until overdue invoices are paid")
+    return Answer(403, "permission_error", "this organisation is suspended", "tenant_suspended")
+
+
 def _no_key(error: refusal.KeyRefused) -> Answer:
     return Answer(401, "authentication_error", error.reason, "invalid_api_key")
 
@@ -143,12 +150,16 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     recipe.ParameterUnsupported: lambda e: _invalid(400, str(e), e.param, "unsupported_parameter"),
     recipe.PromptTooLong: lambda e: _invalid(400, str(e), e.param, "context_length_exceeded"),
     engine.PromptRefused: lambda e: _invalid(400, e.message, "messages", "prompt_refused"),
+    engine.ImageRefused: lambda e: _invalid(400, e.message, "messages", "image_refused"),
     engine.ConstraintRefused: lambda e: _invalid(400, e.message, "response_format", "unsupported_parameter"),
+    billing.WebhookRefused: lambda e: _invalid(400, str(e), None, "webhook_refused"),
     refusal.BodyTooLarge: lambda e: _invalid(
         413, f"the request body is longer than {e.bytes_max} bytes", None, "body_too_large"
     ),
+    refusal.ImageNotFetched: lambda e: _invalid(400, str(e), e.param, "invalid_image_url"),
     refusal.KeyRefused: _no_key,
     refusal.NotPermitted: lambda e: Answer(403, "permission_error", e.reason, "not_permitted", e.param),
+    refusal.TenantSuspended: _suspended,
     refusal.ModelUnknown: _no_model,
     billing.MovementConflict: lambda e: _idempotency("idempotency_key_reused", str(e)),
     billing.PriceMissing: _no_price,
@@ -168,7 +179,10 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     billing.ProjectMissing: lambda e: _invalid(404, str(e), None, "not_found"),
     billing.KeyMissing: lambda e: _invalid(404, str(e), None, "not_found"),
     billing.UserMissing: lambda e: _invalid(404, str(e), None, "not_found"),
+    billing.WebhookMissing: lambda e: _invalid(404, str(e), None, "not_found"),
+    billing.NoticeMissing: lambda e: _invalid(404, str(e), None, "not_found"),
     billing.LimitMissing: lambda e: _invalid(404, str(e), None, "not_found"),
+    billing.InvoiceMissing: lambda e: _invalid(404, str(e), None, "not_found"),
     billing.ReceiptMissing: lambda e: _invalid(404, str(e), None, "not_found"),
     billing.HeadMissing: lambda e: _invalid(404, str(e), None, "not_found"),
     billing.ReceiptPending: lambda e: replace(
@@ -177,8 +191,15 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     billing.ProjectExists: lambda e: _invalid(409, str(e), "name", "already_exists"),
     billing.UserExists: lambda e: _invalid(409, str(e), "email", "already_exists"),
     billing.TenancyInvalid: lambda e: _invalid(422, str(e), e.field, "invalid_parameter"),
+    billing.IntervalInvalid: lambda e: _invalid(422, str(e), None, "invalid_parameter"),
     billing.LimitInvalid: lambda e: _invalid(422, str(e), None, "invalid_parameter"),
     billing.AmountInvalid: lambda e: _invalid(422, str(e), "amount", "invalid_parameter"),
+    billing.IntervalInvalid: lambda e: _invalid(422, str(e), None, "invalid_parameter"),
+    billing.ReportInvalid: lambda e: _invalid(422, str(e), e.field, "invalid_parameter"),
+    billing.ExportMissing: lambda e: _invalid(404, str(e), None, "not_found"),
+    billing.ExportsBusy: lambda e: Answer(
+        429, "rate_limit_exceeded", str(e), "rate_limit_exceeded", "exports", RETRY_AFTER_S
+    ),
     # what it cannot pay for
     refusal.BalanceInsufficient: lambda _: _payment(
         "insufficient_balance",
@@ -214,6 +235,7 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
         1,
     ),
     refusal.Draining: _unavailable("this server is stopping", 1),
+    refusal.ImagesBusy: _unavailable("too many images are being fetched"),
     refusal.DeadlinePassed: _unavailable("the request took too long"),
     refusal.ReaderStalled: lambda _: _invalid(408, "the answer was not read in time", None, "reader_stalled"),
     refusal.ClientGone: lambda _: Answer(499, "client_gone", "the client closed the request", "client_gone"),
@@ -231,11 +253,24 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     billing.AmountExceeds: _internal,
     billing.TenantMissing: _internal,
     billing.TenantExists: _internal,
+    billing.ChargeUnexplained: _internal,
+    billing.ErasureRefused: _internal,
     billing.IntervalInvalid: _internal,
+    billing.PaymentDeclined: _internal,
+    billing.PaymentUnknown: _internal,
+    billing.PaymentRefused: _internal,
+    billing.PaymentUnavailable: _internal,
+    billing.PaymentsMissing: _internal,
     billing.RolesMissing: _internal,
     billing.ReceiptInvalid: _internal,
     billing.BundleInvalid: _internal,
     billing.ProofBroken: _internal,
+    billing.TermsInvalid: _internal,
+    billing.UsageUnexplained: _internal,
+    billing.PeriodOpen: _internal,
+    billing.InvoiceInvalid: _internal,
+    billing.DocumentUnprintable: _internal,
+    billing.InvoiceConflict: _internal,
     billing.StoreRefused: _internal,
 }
 

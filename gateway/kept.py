@@ -19,6 +19,8 @@ from gateway.vault import Vault
 UNDELIVERED_FOR: Final = timedelta(minutes=5)
 # Of identical requests, as many answers as this wait for their clients at most.
 UNDELIVERED_MAX: Final = 16
+PLACES: Final = ("idempotency", "undelivered")
+SCANNED_AT_ONCE: Final = 1000
 
 CLAIM: Final = Script(Path(__file__).with_name("claim.lua").read_text(encoding="utf-8"))
 OWN: Final = Script(Path(__file__).with_name("own.lua").read_text(encoding="utf-8"))
@@ -40,7 +42,7 @@ class Ask:
     @property
     def place(self) -> str:
         """Where in Valkey; also what a sealed answer is bound to."""
-        return f"kv:{{{self.tenant_id}}}:{'idempotency' if self.keyed else 'undelivered'}:{self.name.hex()}"
+        return f"kv:{{{self.tenant_id}}}:{PLACES[0] if self.keyed else PLACES[1]}:{self.name.hex()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,19 @@ class Kept:
         request_id, _, sealed = found.partition(" ")
         answer = await self.vault.open(sealed, ask.place)
         return None if answer is None else KeptAnswer(UUID(request_id), answer)
+
+    async def forget_tenant(self, tenant_id: str) -> int:
+        """Drop all answers and claims of a tenant; returns how many rows went."""
+        gone, cursor = 0, "0"
+        while True:
+            cursor, found = await self._valkey.call(
+                "SCAN", cursor, "MATCH", f"kv:{{{tenant_id}}}:*", "COUNT", SCANNED_AT_ONCE
+            )
+            rows = [row for row in found if row.split(":")[2] in PLACES]
+            if rows:
+                gone += await self._valkey.call("DEL", *rows)
+            if str(cursor) == "0":
+                return gone
 
     async def _own(self, ask: Ask, owner: str, *fields: Word) -> None:
         await self._valkey.run(OWN, (ask.place,), (owner, self._lease_ms, *fields))

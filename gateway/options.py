@@ -1,10 +1,30 @@
 """What a gateway process is told at its start. It reads no environment (conventions C14)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from billing.pricing.publication import REQUEST_MAX
 from billing.tenancy.api_key import Network
+from recipe.images import ImageBounds
+
+
+@dataclass(frozen=True, slots=True)
+class FetchOptions:
+    """How images are had from where a client says they lie.
+
+    Args:
+        urls: whether they are at all; if not, bodies have to hold their images.
+        ports: that a URL may name.
+        fetch_s: for one image, waiting and redirects included.
+        at_once_max: fetches of this process at a time.
+        at_once_tenant_max: those of one tenant among them.
+    """
+
+    urls: bool = True
+    ports: frozenset[int] = frozenset({80, 443})
+    fetch_s: float = 10.0
+    at_once_max: int = 64
+    at_once_tenant_max: int = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +32,7 @@ class GatewayOptions:
     """Limits and intervals of one gateway process.
 
     Args:
-        body_bytes_max: larger request bodies are refused with 413.
+        body_bytes_max: larger request bodies are refused with 413; beside images, where the model reads any.
         request_deadline_s: from admission to the last chunk; the hold covers the dearest window until then.
             At most `billing.pricing.publication.REQUEST_MAX`, which new prices wait for.
         first_event_wait_s: how long a stream's status waits for the engine; then 200 and heartbeats.
@@ -29,7 +49,10 @@ class GatewayOptions:
         replicas: how many gateway processes share the limits then.
         answer_bytes_max: longer answers are not kept for a client that asks again.
         trusted_proxies: networks of proxies whose ``X-Forwarded-For`` names the client; no others' is read.
+        private_destinations: networks, beside the internet, that others may have us send requests to.
         retry_after_s: what a 503 or a held balance tells the client to wait, at most 60.
+        images: how many a request may hold, and how large.
+        fetching: of images that lie elsewhere.
     """
 
     body_bytes_max: int = 4 * 2**20
@@ -48,6 +71,9 @@ class GatewayOptions:
     answer_bytes_max: int = 2**20
     retry_after_s: int = 5
     trusted_proxies: tuple[Network, ...] = ()
+    images: ImageBounds = field(default_factory=ImageBounds)
+    fetching: FetchOptions = FetchOptions()
+    private_destinations: tuple[Network, ...] = ()
 
     def __post_init__(self) -> None:
         assert self.lease_renew_interval_s < self.lease_s

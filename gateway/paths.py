@@ -16,6 +16,14 @@ COMPLETIONS: Final = ("/v1/completions", "/completions", "/beta/completions")
 MODELS: Final = ("/v1/models", "/models", "/beta/models", "/anthropic/v1/models")
 MODEL: Final = tuple(f"{path}/{{name:path}}" for path in MODELS)
 BALANCE: Final = ("/user/balance", "/v1/user/balance", "/beta/user/balance")
+USAGE_COMPLETIONS: Final = ("/v1/organization/usage/completions",)
+COSTS: Final = ("/v1/organization/costs",)
+USAGE_REPORT: Final = (
+    "/v1/organizations/usage_report/messages",
+    "/anthropic/v1/organizations/usage_report/messages",
+)
+COST_REPORT: Final = ("/v1/organizations/cost_report", "/anthropic/v1/organizations/cost_report")
+MONTHLY_USAGE: Final = ("/v1/organization/usage/deepseek/{file:str}",)
 # What clients ask without a key, to see whether somebody is there.
 LIVE: Final = ("/", "/v1", "/beta", "/anthropic", "/api/hello", "/anthropic/api/hello", "/livez")
 RECEIPT: Final = ("/v1/receipts/{request_id:str}",)
@@ -28,6 +36,7 @@ READY: Final = ("/readyz",)
 METRICS: Final = ("/metrics",)
 DESCRIPTION: Final = ("/openapi.json",)
 REFERENCE: Final = ("/docs",)
+STRIPE: Final = ("/webhooks/stripe",)
 
 
 def speaks_anthropic(path: str, headers: Mapping[str, str]) -> bool:
@@ -40,6 +49,6 @@ def speaks_anthropic(path: str, headers: Mapping[str, str]) -> bool:
     asked = path.rstrip("/")
     return (
         "anthropic-version" in headers
-        or asked.startswith("/anthropic/")
+        or asked.startswith(("/anthropic/", "/v1/organizations/"))
         or asked.endswith(("/messages", "/messages/count_tokens"))
     )

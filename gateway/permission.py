@@ -4,7 +4,7 @@ from ipaddress import IPv6Address, ip_address
 from typing import Final
 
 from billing.tenancy.api_key import TRAFFIC_CLASSES, KeyGrant, Network, Scope, TrafficClass
-from gateway.refusal import NotPermitted
+from gateway.refusal import NotPermitted, TenantSuspended
 from recipe.errors import ParameterInvalid
 from recipe.request import Request
 
@@ -12,9 +12,15 @@ CLASS_HEADER: Final = "X-Traffic-Class"
 
 
 def require(grant: KeyGrant, scope: Scope) -> None:
-    """Let a request pass whose key has this scope; NotPermitted else."""
+    """Let a request pass whose key has this scope; NotPermitted else.
+
+    Raises:
+        TenantSuspended: its tenant is, and what is asked for is inference.
+    """
     if scope not in grant.terms.scopes:
         raise NotPermitted(f"this API key has no scope {scope!r}")
+    if scope == "inference" and grant.suspended_by is not None:
+        raise TenantSuspended(grant.suspended_by)
 
 
 def require_model(grant: KeyGrant, model: str) -> None:

@@ -266,6 +266,10 @@ class Pumps:
         task.add_done_callback(self._running.pop)
         return pump
 
+    async def would_take(self, terms: Terms) -> None:
+        """See whether a request would be admitted at this moment. Raises as `Settler.hold` does."""
+        await self._settler.would_hold(terms)
+
     def __len__(self) -> int:
         return len(self._running)
 

@@ -3,6 +3,7 @@
 GatewayError
 ├── KeyRefused          no key, a truncated, unknown, revoked or lapsed one
 ├── NotPermitted        this key may not do this
+├── TenantSuspended     the key's tenant is suspended: no inference
 ├── ModelUnknown        no such public model here
 ├── BodyTooLarge        the body passes the size limit
 ├── BalanceInsufficient the balance does not cover the hold
@@ -14,6 +15,8 @@ GatewayError
 ├── ProjectionMissing   Valkey does not know a balance, budget or day's use: project it and ask again
 ├── ValkeyUnavailable   Valkey did not answer: nobody is admitted
 ├── ChargeUnknown       the request was served, but whether its charge is in the books is not known yet
+├── ImageNotFetched     an image cannot be had from where the client says that it lies
+├── ImagesBusy          this process fetches as many images as it may
 ├── IdempotencyKeyReused   the idempotency key belongs to another body
 ├── IdempotencyResultLost  the idempotency key has been answered, and the answer is not kept
 ├── AnsweredMeanwhile   another request answered the same idempotency key first; this one costs nothing
@@ -28,6 +31,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from billing.tenancy.limits import Budget, Limit
+from billing.tenancy.tenant import SuspendedBy
 from gateway.admission.limits import Counted
 from gateway.admission.quota import Quota
 
@@ -51,6 +55,14 @@ class NotPermitted(GatewayError):
         super().__init__(reason)
         self.reason = reason
         self.param = param
+
+
+class TenantSuspended(GatewayError):
+    """The key is good, and its tenant suspended: it may read, and ask no model. Why is not told to a key."""
+
+    def __init__(self, by: SuspendedBy) -> None:
+        super().__init__(by)
+        self.by = by
 
 
 class ModelUnknown(GatewayError):
@@ -151,6 +163,19 @@ class ValkeyUnavailable(GatewayError):
 
 class ChargeUnknown(GatewayError):
     """The database did not take the charge; the sweeper asks it again, and charges what workers attest."""
+
+
+class ImageNotFetched(GatewayError):
+    """An image was not had from its URL; ``reason`` tells nothing of what stands behind other addresses."""
+
+    def __init__(self, param: str, reason: str) -> None:
+        super().__init__(f"the image at '{param}' was not fetched: {reason}")
+        self.param = param
+        self.reason = reason
+
+
+class ImagesBusy(GatewayError):
+    """No fetch ended in time to begin that of this request's images. Nothing has been held for it."""
 
 
 class IdempotencyKeyReused(GatewayError):

@@ -10,9 +10,10 @@ must not find it unsettled, with attestations that it would charge for.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Final
+from typing import Final, TypeVar
 from uuid import UUID
 
 from billing.errors import BillingError, StoreRefused, UsageInvalid
@@ -49,6 +50,8 @@ from gateway.telemetry import Telemetry, log
 CLOCK_MARGIN: Final = timedelta(seconds=5)
 # Reading what an admission misses is done again when a period ends, or charges arrive, meanwhile.
 PROJECTIONS_MAX: Final = 3
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +184,7 @@ class Settler:
             ValkeyUnavailable, StoreUnavailable: nobody can tell.
         """
         try:
-            hold = await self._admit(terms, await self._worst_case(terms))
+            hold = await self._projected(terms, self._admission.admit)
         except LimitReached as refused:
             self._telemetry.refused_by_limit.labels(refused.limit.level, refused.limit.measure).inc()
             raise
@@ -191,6 +194,10 @@ class Settler:
             self._telemetry.budget_alerts.inc()
             log.warning("budget_passed", tenant=hold.tenant_id, budget=budget_id)
         return hold
+
+    async def would_hold(self, terms: Terms) -> None:
+        """See whether `hold` would reserve it at this moment. Raises as that does."""
+        await self._projected(terms, self._admission.would_admit)
 
     def prefilled(self, hold: Hold, attestation: PrefillAttestation) -> None:
         """Give cached tokens back to limits that do not count them; nobody waits, and `charge` makes sure."""
@@ -268,14 +275,16 @@ class Settler:
         await self._books.settlement.record_lost(replace(_answer(ask, dead), status="lost"))
         return False
 
-    async def _admit(self, terms: Terms, amount: Femto) -> Hold:
+    async def _projected(self, terms: Terms, ask: Callable[[str, Femto, Demand], Awaitable[T]]) -> T:
+        """Ask admission about a request's worst case, and project what it does not know."""
         tenant_id, demand = terms.grant.tenant_id, terms.demand
+        amount = await self._worst_case(terms)
         for _ in range(PROJECTIONS_MAX):
             try:
-                return await self._admission.admit(tenant_id, amount, demand)
+                return await ask(tenant_id, amount, demand)
             except ProjectionMissing as missing:
                 await self._books.projections.project(tenant_id, missing)
-        return await self._admission.admit(tenant_id, amount, demand)
+        return await ask(tenant_id, amount, demand)
 
     async def _worst_case(self, terms: Terms) -> Femto:
         now = await self._clock.now()

@@ -1,4 +1,4 @@
-"""Answers at rest: compressed, encrypted under a key of this deployment, bound to their name."""
+"""Answers and secrets at rest: compressed, encrypted under a key of this deployment, bound to their name."""
 
 import asyncio
 import base64
@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 NONCE_BYTES: Final = 12
 KEY_BYTES: Final = 32
+WEBHOOKS: Final = "secrets of webhooks"
 # Work on more than this is kept off the event loop.
 THREAD_BYTES: Final = 64 * 1024
 
@@ -24,15 +25,16 @@ Result = TypeVar("Result")
 
 
 class Vault:
-    """Seals answers (AES-256-GCM) and names what must not be read from a name (HMAC-SHA-256).
+    """Seals bytes (AES-256-GCM) and names what must not be read from a name (HMAC-SHA-256).
 
     Args:
         secret: of the deployment; another one makes all that is kept unreadable.
+        of: what is sealed. What is sealed as one thing does not open as another.
     """
 
-    def __init__(self, secret: bytes) -> None:
-        self._cipher = AESGCM(_derived(secret, b"kvitto: kept answers"))
-        self._naming = _derived(secret, b"kvitto: names of kept answers")
+    def __init__(self, secret: bytes, of: str = "kept answers") -> None:
+        self._cipher = AESGCM(_derived(secret, f"kvitto: {of}".encode()))
+        self._naming = _derived(secret, f"kvitto: names of {of}".encode())
 
     def digest(self, *parts: bytes) -> bytes:
         """One digest for these parts in this order; no other parts have it."""

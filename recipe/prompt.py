@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from recipe.images import PlacedImage
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
@@ -55,6 +57,7 @@ class Prompt:
         calls: how many tool calls the answer may hold; with ``none``, their markup is text.
         opens_calls: the prompt ends with the markup that begins calls; the first token belongs to one.
         continues: the prompt ends inside a message that the client began; its text goes on as it is.
+        images: in the order of their places, which do not overlap; their tokens are prompt tokens.
     """
 
     token_ids: tuple[int, ...]
@@ -69,3 +72,4 @@ class Prompt:
     calls: Calls = "none"
     opens_calls: bool = False
     continues: bool = False
+    images: tuple[PlacedImage, ...] = ()

@@ -7,6 +7,7 @@ from recipe.errors import ModelUnreadable
 from recipe.families.chatml import ChatMl
 from recipe.families.deepseek import VERSIONS, DeepSeek
 from recipe.families.model_files import read_model_files
+from recipe.images import NO_IMAGES, Images
 from recipe.memo import BYTES_MAX, EncodeMemo
 from recipe.parser import OutputParser
 from recipe.prompt import Prompt
@@ -39,11 +40,16 @@ class Recipe(Protocol):
     def memo(self) -> EncodeMemo:
         """What this recipe has encoded."""
 
-    def render(self, request: Request, scope: str = "") -> Prompt:
+    @property
+    def reads_images(self) -> bool:
+        """Whether conversations may hold images."""
+
+    def render(self, request: Request, scope: str = "", images: Images = NO_IMAGES) -> Prompt:
         """Render and encode a conversation, or a raw text.
 
         Args:
             scope: whose it is, an opaque name. What was encoded before is found within its scope alone.
+            images: what the conversation's sources hold (`recipe.images.sources_of`), if the model reads any.
 
         Raises:
             PromptTooLong: the prompt leaves no room for a single token of an answer.

@@ -262,6 +262,44 @@ def terms(
     _tell(tenant, change, _UNTOLD_TERMS, text, data_dir, as_json=as_json)
 
 
+@app.command("alert")
+def alert(
+    tenant: TenantName,
+    below: Annotated[
+        str | None, typer.Argument(metavar="[AMOUNT]", help="The balance under which to tell.")
+    ] = None,
+    off: Annotated[bool, typer.Option("--off", help="Tell nothing.")] = False,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Tell a tenant when its balance falls below a threshold, once each time (`kvitto webhook`).
+
+    Example: kvitto credit alert acme 10
+    """
+    from admin import clock
+    from admin.cli import session
+    from admin.cli.output import console, print_json
+    from billing.money import femto_of
+
+    if (below is None) != off:
+        raise typer.BadParameter("name an amount, or say --off", param_hint="AMOUNT")
+    threshold = None if below is None else femto_of(below)
+
+    async def work() -> dict[str, object]:
+        async with session.books(directory(data_dir)) as books:
+            owner = await books.tenancy.tenant(tenant)
+            await books.alerts.set_balance_alert(owner.id, threshold, clock.now(), actor=ACTOR)
+        return {"tenant": owner.name, "below": below}
+
+    row = session.run(work())
+    if as_json:
+        print_json(row)
+    elif off:
+        console().print(f"{row['tenant']} is told nothing of its balance.", markup=False)
+    else:
+        console().print(f"{row['tenant']} is told when it has less than {below}.", markup=False)
+
+
 @app.command("auto")
 def auto(
     tenant: TenantName,

@@ -19,13 +19,17 @@ def explain(error: Exception) -> str | None:
     from billing.errors import (
         AliasMissing,
         BillingError,
+        ExportMissing,
+        InvoiceMissing,
         KeyMissing,
         LimitMissing,
+        PaymentUnknown,
         PlanMissing,
         ProjectMissing,
         StoreUnavailable,
         TenantMissing,
         UserMissing,
+        WebhookMissing,
     )
     from gateway.refusal import ValkeyUnavailable
 
@@ -37,7 +41,11 @@ def explain(error: Exception) -> str | None:
         KeyMissing: "`kvitto key list` shows all of them",
         PlanMissing: "`kvitto price plan list` shows all of them",
         AliasMissing: "`kvitto model list` shows all of them",
+        InvoiceMissing: "`kvitto invoice list` shows all of them",
         UserMissing: "`kvitto user list` shows all of them",
+        ExportMissing: "`kvitto exports` shows all of them",
+        WebhookMissing: "`kvitto webhook list` shows all of them",
+        PaymentUnknown: "`kvitto payment list` shows all of them",
         LimitMissing: "`kvitto limit list` and `kvitto budget list` show all of them",
     }
     match error:

@@ -19,9 +19,12 @@ from admin.cli import (
     chat,
     credit,
     deployment,
+    export,
+    invoice,
     key,
     limit,
     model,
+    payment,
     price,
     project,
     stack,
@@ -30,6 +33,7 @@ from admin.cli import (
     usage,
     user,
     verify,
+    webhook,
     witness,
 )
 from admin.cli.errors import explain
@@ -76,6 +80,8 @@ app.command("restart", rich_help_panel=PANEL_STACK)(stack.restart)
 app.command("down", rich_help_panel=PANEL_STACK)(stack.down)
 app.command("chat", rich_help_panel=PANEL_TRY)(chat.chat)
 app.command("usage", rich_help_panel=PANEL_TRY)(usage.usage)
+app.command("export", rich_help_panel=PANEL_BOOKS)(export.export)
+app.command("exports", rich_help_panel=PANEL_BOOKS)(export.exports)
 app.command("balance", rich_help_panel=PANEL_BOOKS)(balance.balance)
 app.add_typer(store.app, name="store", rich_help_panel=PANEL_STACK)
 app.add_typer(tenant.app, name="tenant", rich_help_panel=PANEL_BOOKS)
@@ -85,9 +91,12 @@ app.add_typer(user.app, name="user", rich_help_panel=PANEL_BOOKS)
 app.add_typer(limit.app, name="limit", rich_help_panel=PANEL_BOOKS)
 app.add_typer(budget.app, name="budget", rich_help_panel=PANEL_BOOKS)
 app.add_typer(credit.app, name="credit", rich_help_panel=PANEL_BOOKS)
+app.add_typer(invoice.app, name="invoice", rich_help_panel=PANEL_BOOKS)
+app.add_typer(payment.app, name="payment", rich_help_panel=PANEL_BOOKS)
 app.add_typer(model.app, name="model", rich_help_panel=PANEL_BOOKS)
 app.add_typer(price.app, name="price", rich_help_panel=PANEL_BOOKS)
 app.add_typer(admission.app, name="admission", rich_help_panel=PANEL_BOOKS)
+app.add_typer(webhook.app, name="webhook", rich_help_panel=PANEL_BOOKS)
 app.add_typer(audit.app, name="audit", rich_help_panel=PANEL_BOOKS)
 app.add_typer(verify.app, name="verify", rich_help_panel=PANEL_BOOKS)
 app.command("witness", rich_help_panel=PANEL_BOOKS)(witness.witness)

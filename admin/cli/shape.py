@@ -42,6 +42,16 @@ Mono = Annotated[
         help="Workers that do everything, each on its share of all cores.",
     ),
 ]
+Encode = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        max=WORKERS_MAX,
+        rich_help_panel=PANEL_SHAPE,
+        help="Workers that encode images and nothing else, for a model that takes images. 0: who computes a "
+        "prompt encodes its images.",
+    ),
+]
 StepBudget = Annotated[
     float,
     typer.Option(
@@ -87,13 +97,13 @@ Speculate = Annotated[
 ]
 
 
-def seated(prefill: int | None, decode: int | None, mono: int | None) -> "Shape":
+def seated(prefill: int | None, decode: int | None, mono: int | None, encode: int = 0) -> "Shape":
     """The workers asked for, on the cores of this machine; raises typer.BadParameter for both at once."""
     from admin.stack.workers import own_cores
     from engine.shapes.shape import Shape
 
     if prefill is None and decode is None:
-        return Shape.mono(mono or 1, own_cores())
+        return Shape.mono(mono or 1, own_cores()).encoding(encode)
     if mono is not None:
         raise typer.BadParameter("--mono comes instead of --prefill and --decode, not beside them")
-    return Shape.split(prefill or 1, decode or 1, own_cores())
+    return Shape.split(prefill or 1, decode or 1, own_cores()).encoding(encode)

@@ -10,6 +10,7 @@ from admin.cli.options import DataDir, Json, directory
 from admin.cli.shape import (
     STEP_BUDGET_S,
     Decode,
+    Encode,
     FirstToken,
     Mono,
     Prefill,
@@ -48,6 +49,7 @@ def up(  # noqa: PLR0913, PLR0917 -- each parameter is an option a person types
     prefill: Prefill = None,
     decode: Decode = None,
     mono: Mono = None,
+    encode: Encode = 0,
     step_budget_s: StepBudget = STEP_BUDGET_S,
     first_token: FirstToken = "on",  # noqa: S107 -- a token of output
     store: Store = "on",
@@ -82,7 +84,7 @@ def up(  # noqa: PLR0913, PLR0917 -- each parameter is an option a person types
         port=port,
         model=model,
         shape=replace(
-            seated(prefill, decode, mono),
+            seated(prefill, decode, mono, encode),
             step_budget_s=step_budget_s or None,
             first_token=first_token == "on",  # noqa: S105 -- a token of output
             store=store == "on",
@@ -186,6 +188,7 @@ def _print_status(found: "StackStatus", reports: "Reports") -> None:
         Column("role", "role"),
         Column("running", "running", right=True),
         Column("waiting", "waiting", right=True),
+        Column("drafts", "drafts kept", right=True),
         Column("pid", "pid", right=True),
         Column("uptime", "up"),
         Column("restarts", "restarts", right=True),
@@ -196,6 +199,7 @@ def _print_status(found: "StackStatus", reports: "Reports") -> None:
         {
             **(row := _row(part, reports)),
             "state": f"{part.state}, draining" if row["draining"] else part.state,
+            "drafts": _kept(row["drafted_tokens"], row["accepted_tokens"]),
             "pid": None if part.pid is None else str(part.pid),
             "uptime": _age(part.uptime_s),
             "memory": _size(part.memory_bytes),
@@ -222,12 +226,19 @@ def _row(part: "PartStatus", reports: "Reports") -> dict[str, Any]:
         "running": None if report is None else report.running,
         "waiting": None if report is None else report.waiting,
         "draining": None if report is None else report.draining,
+        "drafted_tokens": None if report is None else report.drafted,
+        "accepted_tokens": None if report is None else report.accepted,
         "pid": part.pid,
         "uptime_s": part.uptime_s,
         "restarts": part.restarts,
         "memory_bytes": part.memory_bytes,
         "address": part.address,
     }
+
+
+def _kept(drafted: int | None, accepted: int | None) -> str | None:
+    """How many drafts are accepted, of a hundred; None where none are made."""
+    return f"{100 * (accepted or 0) / drafted:.0f} %" if drafted else None
 
 
 def _ready(found: "StackStatus") -> bool:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 DIMENSIONS: Final = (
     *("tenant", "project", "key", "model", "traffic_class", "price_row", "window", "tier"),
-    *("hour", "day", "week", "month"),
+    *("minute", "hour", "day", "week", "month"),
 )
 
 

@@ -12,13 +12,14 @@ from admin.engine import engine_options
 from admin.settings import Settings, SettingsMissing
 from billing.db.transaction import Database
 from billing.ledger.service import Ledger
+from billing.payments.inbox import Inbox
 from billing.pricing.service import Prices
 from billing.settlement.batch import Settlement
 from billing.tenancy.api_key import network_of
 from billing.tenancy.service import Tenancy
 from engine.api import Engine
 from gateway.app import Parts, build
-from gateway.options import GatewayOptions
+from gateway.options import FetchOptions, GatewayOptions
 from gateway.telemetry import log, log_to_stderr
 from gateway.valkey import Valkey
 from recipe import registry
@@ -41,6 +42,8 @@ def app_of(known: Settings) -> Litestar:
                 valkey_lost=known.valkey_lost,
                 replicas=known.gateway_replicas,
                 trusted_proxies=tuple(map(network_of, known.trusted_proxies)),
+                fetching=FetchOptions(urls=known.image_urls),
+                private_destinations=tuple(map(network_of, known.private_destinations)),
             ),
             database=database,
             tenancy=Tenancy(database, known.key_pepper),
@@ -54,6 +57,10 @@ def app_of(known: Settings) -> Litestar:
             ),
             answer_secret=known.key_pepper,
             deployment_ring=known.deployment_ring,
+            exports_folder=known.exports_folder,
+            inbox=None
+            if known.stripe.webhook_secret is None
+            else Inbox(database, known.stripe.webhook_secret),
         )
     )
 

@@ -1,13 +1,13 @@
 """How much memory a shape needs here, said and checked before anything starts."""
 
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 
 import psutil
 
 from admin.stack.errors import MemoryShort
 from engine.shapes.shape import Shape
-from engine.shapes.worker import KV_CACHE_BYTES
+from engine.shapes.worker import KV_CACHE_BYTES, Role
 
 GIB: Final = 2**30
 # Measured resident, shared pages once (`make bench`): a worker without its KV cache but with a small model's
@@ -52,7 +52,7 @@ def check(shape: Shape, needed: int, available: int) -> str:
         raise MemoryShort(workers, needed, available)
     kinds = ", ".join(
         f"{count} {role if role != 'both' else 'mono'}"
-        for role in ("prefill", "decode", "both")
+        for role in get_args(Role)
         if (count := sum(seat.role == role for seat in shape.seats))
     )
     return f"workers: {kinds}; about {needed / GIB:.1f} of {available / GIB:.1f} GiB available"

@@ -14,7 +14,10 @@ from admin.settings import (
     Settings,
     SettingsInvalid,
     encode_memo_bytes_max,
+    image_urls,
     own_servers,
+    private_destinations,
+    stripe_settings,
     trusted_proxies,
     valkey_lost,
 )
@@ -176,6 +179,9 @@ class Stack:
         assert servers.valkey_url is not None
         try:
             lost, proxies, memo_bytes_max = valkey_lost(), trusted_proxies(), encode_memo_bytes_max()
+            fetches = image_urls()
+            inward = private_destinations()
+            stripe = stripe_settings()
         except SettingsInvalid as error:
             raise StackFailed("gateway", str(error)) from error
         return Settings(
@@ -198,6 +204,9 @@ class Stack:
             gateway_replicas=max(lost.replicas, self._options.gateways),
             trusted_proxies=proxies,
             encode_memo_bytes_max=memo_bytes_max,
+            image_urls=fetches,
+            private_destinations=inward,
+            stripe=stripe,
         )
 
     def _server(

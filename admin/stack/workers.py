@@ -39,6 +39,11 @@ class Workers:
         """The prefix store, None in a shape that has none."""
         return self.data_dir / "store" if self.shape.store else None
 
+    @property
+    def encoded_dir(self) -> Path | None:
+        """What workers that encode leave for the others; None in a shape that has none."""
+        return self.data_dir / "encoded" if self.shape.encodes else None
+
     def certify(self) -> tuple[WorkerSettings, ...]:
         """Give each worker a key and a certificate of the deployment's present key, unless it has them."""
         self.folder.mkdir(mode=0o700, exist_ok=True)
@@ -92,8 +97,9 @@ class Workers:
             store_bytes_max=quotas.store_bytes_max,
             tenant_bytes_max=quotas.tenant_bytes_max,
             speculative=self.shape.speculative,
+            encoded_dir=self.encoded_dir,
         )
-        for folder in (self.store_dir, spec.journal_dir):
+        for folder in (self.store_dir, self.encoded_dir, spec.journal_dir):
             if folder is not None:
                 folder.mkdir(mode=0o700, exist_ok=True)
         spec_file = self.folder / f"{worker.name}.json"

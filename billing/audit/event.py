@@ -1,4 +1,10 @@
-"""An entry of the audit log, and the hash that chains it to the one before."""
+"""An entry of the audit log, and the hash that chains it to the one before.
+
+What an entry says of before and after may name people, and people may want to be forgotten. So the chain
+holds these facts by a digest with a random salt: facts and salt can be dropped, the digest then tells
+nothing, and the entry is still proven with all else it says. Entries of the first format have no digest:
+their hash covers the facts themselves.
+"""
 
 import hashlib
 from collections.abc import Mapping
@@ -11,6 +17,8 @@ import rfc8785
 
 HOUSE: Final = "house"  # the chain of what concerns no tenant alone
 GENESIS: Final = bytes(32)
+SALT_BYTES: Final = 32
+ERASE: Final = "tenant.erase"  # the deed before which facts may be missing
 
 Facts = Mapping[str, Any]
 
@@ -40,11 +48,16 @@ class Deed:
 
 @dataclass(frozen=True, slots=True)
 class AuditEvent:
-    """A deed in its place: ``position`` counts a tenant's deeds from 1."""
+    """A deed in its place: ``position`` counts a tenant's deeds from 1.
+
+    ``digest`` None: of the first format. ``salt`` None beside a digest: the facts were dropped.
+    """
 
     position: int
     deed: Deed
     hash: bytes
+    digest: bytes | None = None
+    salt: bytes | None = None
 
 
 def facts_of(thing: Any) -> dict[str, Any]:
@@ -56,8 +69,14 @@ def facts_of(thing: Any) -> dict[str, Any]:
     return plain
 
 
-def chained(previous: bytes, position: int, deed: Deed) -> bytes:
-    """SHA-256 over the hash before and the entry in canonical JSON (RFC 8785)."""
+def digest_of(salt: bytes, deed: Deed) -> bytes:
+    """SHA-256 over a salt of 32 bytes and what the entry says of before and after, in canonical JSON."""
+    assert len(salt) == SALT_BYTES
+    return hashlib.sha256(salt + rfc8785.dumps({"before": deed.before, "after": deed.after})).digest()
+
+
+def chained(previous: bytes, position: int, deed: Deed, digest: bytes | None) -> bytes:
+    """SHA-256 over the hash before and the entry in canonical JSON (RFC 8785), its facts by their digest."""
     record: dict[str, Any] = {
         "tenant_id": deed.tenant_id,
         "position": position,
@@ -65,7 +84,9 @@ def chained(previous: bytes, position: int, deed: Deed) -> bytes:
         "actor": deed.actor,
         "action": deed.action,
         "object": deed.object,
-        "before": deed.before,
-        "after": deed.after,
     }
+    if digest is None:
+        record |= {"before": deed.before, "after": deed.after}
+    else:
+        record["facts"] = digest.hex()
     return hashlib.sha256(previous + rfc8785.dumps(record)).digest()

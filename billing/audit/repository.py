@@ -15,6 +15,8 @@ _DEED: Final = [
     audit_event.c[name] for name in ("tenant_id", "actor", "action", "object", "at", "before", "after")
 ]
 
+_OF_EVENT: Final = ("position", "hash", "digest", "salt")
+
 
 @dataclass(frozen=True, slots=True)
 class Head:
@@ -42,12 +44,23 @@ async def insert_event(connection: AsyncConnection, event: AuditEvent) -> None:
     """Behind the head, which moves on. The head is locked by `lock_head`."""
     deed = event.deed
     values = {column.name: getattr(deed, column.name) for column in _DEED}
-    await connection.execute(insert(audit_event).values(position=event.position, hash=event.hash, **values))
+    of_event = {name: getattr(event, name) for name in _OF_EVENT}
+    await connection.execute(insert(audit_event).values(**of_event, **values))
     await connection.execute(
         update(audit_head)
         .where(audit_head.c.tenant_id == deed.tenant_id)
         .values(position=event.position, hash=event.hash)
     )
+
+
+async def drop_facts(connection: AsyncConnection, tenant_id: str) -> int:
+    """Of all entries of a chain that is locked; returns how many are of the first format."""
+    c = audit_event.c
+    await connection.execute(
+        update(audit_event).where(c.tenant_id == tenant_id).values(before=None, after=None, salt=None)
+    )
+    first = select(func.count()).where(c.tenant_id == tenant_id, c.digest.is_(None))
+    return int((await connection.execute(first)).scalar_one())
 
 
 async def select_heads(connection: AsyncConnection, tenant_id: str | None) -> list[Head]:
@@ -74,7 +87,7 @@ async def select_chain(
 ) -> list[AuditEvent]:
     """Events of one chain behind a position, oldest first."""
     statement = (
-        select(audit_event.c.position, audit_event.c.hash, *_DEED)
+        select(*(audit_event.c[name] for name in _OF_EVENT), *_DEED)
         .where(audit_event.c.tenant_id == tenant_id, audit_event.c.position > after)
         .order_by(audit_event.c.position)
         .limit(events_max)
@@ -87,7 +100,7 @@ async def select_newest(
 ) -> list[AuditEvent]:
     """The last events of one chain, or of all, newest last."""
     statement = (
-        select(audit_event.c.position, audit_event.c.hash, *_DEED)
+        select(*(audit_event.c[name] for name in _OF_EVENT), *_DEED)
         .order_by(audit_event.c.at.desc(), audit_event.c.tenant_id, audit_event.c.position.desc())
         .limit(events_max)
     )
@@ -97,4 +110,7 @@ async def select_newest(
 
 
 def _events(rows: Sequence[Sequence[object]]) -> list[AuditEvent]:
-    return [AuditEvent(position, Deed(*deed), newest) for position, newest, *deed in rows]  # type: ignore[arg-type]  # columns
+    return [
+        AuditEvent(position, Deed(*deed), newest, digest, salt)  # type: ignore[arg-type]  # columns
+        for position, newest, digest, salt, *deed in rows
+    ]

@@ -1,11 +1,19 @@
 """Credit that asks to be topped up when it runs low. Nothing is paid here: a payment executes the request."""
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Final
 
 from billing.errors import AmountInvalid
 from billing.ledger.balance import BalanceVersion
 from billing.money import Femto, decimal_of
+
+# After the first declined payment in a row, the second …: card networks fine who tries 15 times in 30 days.
+RETRY_AFTER: Final = (
+    *(timedelta(hours=1), timedelta(hours=8), timedelta(days=1)),
+    *(timedelta(days=3), timedelta(days=7)),
+)
+KEY_PREFIX: Final = "auto-top-up-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,4 +53,4 @@ class TopUpRequest:
     @property
     def idempotency_key(self) -> str:
         """The key of the top-up that executes it: paid once, credited once."""
-        return f"auto-top-up-{self.number}"
+        return f"{KEY_PREFIX}{self.number}"

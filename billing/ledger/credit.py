@@ -72,7 +72,10 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Refund:
-    """Paid credit paid back, at most what remains of it, or of the lot ``lot_id`` where that is named."""
+    """Paid credit paid back, at most what remains of it, or of the lot ``lot_id`` where that is named.
+
+    ``gone``: the money has left already, as a bank's dispute takes it. What does not remain becomes debt.
+    """
 
     transaction_kind: ClassVar[Kind] = "refund"
     action: ClassVar[str] = "credit.refund"
@@ -82,6 +85,7 @@ class Refund:
     actor: str
     lot_id: UUID | None = None
     idempotency_key: str | None = None
+    gone: bool = False
 
     def __post_init__(self) -> None:
         _check(self)

@@ -6,15 +6,23 @@
     charge      used, prepaid: out of credit   -c        -c          .        revenue    +c
                 used, postpaid                 .         .           -c       revenue    +c
     expiry      ended credit taken back        -r        -r          .        promotion, breakage  +r
-    refund      paid credit paid back          .         -a          .        cash       +a
+    refund      paid credit paid back, by us   .         -a          .        cash       +a
+                or by a bank: debt may arise
     write_off   what is owed forgiven          .         +a          +a       bad_debt   -a
     correction  in the tenant's favour         .         +a          +a       revenue    -a
                 in the house's                 as a charge                    revenue    +a
+    invoice     fees, discounts and tax        .         .           -n       fees, discounts, tax  +n
+                its credits applied            -k        -k          +k
+                tax on what was paid in        .         .           .        cash  -t  tax  +t
+    payment     of an invoice                  .         .           +a       cash       -a
+    credit_note what is open, else as credit   .         +p          +o       revenue, fees, discounts, tax
+    uncollectible  an invoice given up         .         .           +a       bad_debt   -a
 
 The first three accounts are the tenant's, the others ours. ``granted`` and ``topped_up`` are what we owe the
 tenant; ``topped_up`` below zero is what the tenant owes us (debt), and so is ``receivable``, until invoiced.
 What comes in pays first what is owed: any credit pays debt, and what a postpaid tenant pays in also pays its
-receivable; only the rest opens a lot.
+receivable; only the rest opens a lot. On the receivable are usage as it is charged, what an invoice adds to
+it, and, against both, what was paid: above zero it is paid on account.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -39,9 +47,23 @@ class Account(StrEnum):
     CASH = "cash"
     BREAKAGE = "breakage"
     BAD_DEBT = "bad_debt"
+    FEES = "fees"
+    DISCOUNTS = "discounts"
+    TAX_PAYABLE = "tax_payable"
 
 
-Kind = Literal["charge", "credit", "expiry", "refund", "write_off", "correction"]
+Kind = Literal[
+    "charge",
+    "credit",
+    "expiry",
+    "refund",
+    "write_off",
+    "correction",
+    "invoice",
+    "payment",
+    "credit_note",
+    "uncollectible",
+]
 CreditAccount = Literal[Account.GRANTED, Account.TOPPED_UP]
 
 CREDIT_ACCOUNTS: Final[Mapping[str, CreditAccount]] = MappingProxyType(
@@ -55,6 +77,8 @@ SOURCE_OF: Final[Mapping[CreditAccount, Account]] = MappingProxyType(
 ENDED_TO: Final[Mapping[CreditAccount, Account]] = MappingProxyType(
     {Account.GRANTED: Account.PROMOTION, Account.TOPPED_UP: Account.BREAKAGE}
 )
+# What an invoice adds to the usage that was charged.
+INVOICED: Final = (Account.FEES, Account.DISCOUNTS, Account.TAX_PAYABLE)
 # Which account of ours a kind of transaction touches. Older expiries of paid credit say cash.
 FACED_BY: Final[Mapping[Kind, tuple[Account, ...]]] = MappingProxyType(
     {
@@ -64,6 +88,10 @@ FACED_BY: Final[Mapping[Kind, tuple[Account, ...]]] = MappingProxyType(
         "refund": (Account.CASH,),
         "write_off": (Account.BAD_DEBT,),
         "correction": (Account.REVENUE,),
+        "invoice": (*INVOICED, Account.CASH),
+        "payment": (Account.CASH,),
+        "credit_note": (Account.REVENUE, *INVOICED, Account.PROMOTION, Account.CASH),
+        "uncollectible": (Account.BAD_DEBT,),
     }
 )
 

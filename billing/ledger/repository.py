@@ -6,7 +6,7 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Any, Final
 
-from sqlalchemy import ScalarSelect, Select, and_, func, insert, select, text, update
+from sqlalchemy import ScalarSelect, Select, and_, case, func, insert, literal, null, select, text, update
 from sqlalchemy.dialects.postgresql import Insert
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -253,9 +253,23 @@ async def upsert_auto_top_up(connection: AsyncConnection, tenant_id: str, rule: 
     await connection.execute(statement.on_conflict_do_update(index_elements=["tenant_id"], set_=values))
 
 
-async def select_auto_top_up(connection: AsyncConnection, tenant_id: str) -> AutoTopUp | None:
+async def disable_auto_top_up(connection: AsyncConnection, tenant_id: str) -> int:
+    """A tenant's rule asks no more; returns how many did."""
+    statement = (
+        update(auto_top_up)
+        .where(auto_top_up.c.tenant_id == tenant_id, auto_top_up.c.enabled)
+        .values(enabled=False)
+        .returning(auto_top_up.c.tenant_id)
+    )
+    return len((await connection.execute(statement)).all())
+
+
+async def select_auto_top_up(
+    connection: AsyncConnection, tenant_id: str, *, lock: bool = True
+) -> AutoTopUp | None:
     """A tenant's rule, locked; None when it has none."""
-    statement = select(auto_top_up).where(auto_top_up.c.tenant_id == tenant_id).with_for_update()
+    statement = select(auto_top_up).where(auto_top_up.c.tenant_id == tenant_id)
+    statement = statement.with_for_update() if lock else statement
     row = (await connection.execute(statement)).one_or_none()
     return None if row is None else AutoTopUp(row.threshold, row.amount, row.enabled, row.armed)
 
@@ -273,11 +287,11 @@ async def rearm(connection: AsyncConnection, present: BalanceVersion) -> None:
     )
 
 
-async def lock_auto_top_ups(connection: AsyncConnection) -> dict[str, tuple[AutoTopUp, int]]:
-    """The rules that may ask, by tenant, each with the number of its requests so far."""
+async def lock_auto_top_ups(connection: AsyncConnection, at: datetime) -> dict[str, tuple[AutoTopUp, int]]:
+    """The rules that may ask at this instant, by tenant, each with the number of its requests so far."""
     statement = (
         select(auto_top_up)
-        .where(auto_top_up.c.enabled, auto_top_up.c.armed)
+        .where(auto_top_up.c.enabled, auto_top_up.c.armed | (auto_top_up.c.retry_at <= at))
         .order_by(auto_top_up.c.tenant_id)
         .with_for_update()
     )
@@ -304,8 +318,28 @@ async def insert_top_up_requests(connection: AsyncConnection, requests: Sequence
     await connection.execute(
         update(auto_top_up)
         .where(auto_top_up.c.tenant_id.in_([request.tenant_id for request in requests]))
-        .values(armed=False, requested=auto_top_up.c.requested + 1)
+        .values(armed=False, requested=auto_top_up.c.requested + 1, retry_at=None)
     )
+
+
+async def update_declines(
+    connection: AsyncConnection, tenant_id: str, retry_at: Sequence[datetime] | None
+) -> None:
+    """Count a decline of a rule's payment, or forget them all.
+
+    Args:
+        connection: a settler's transaction.
+        tenant_id: who has the rule; nothing happens without one.
+        retry_at: when to ask again after the first decline in a row, the second …, the last and any later.
+            None: a payment came in.
+    """
+    rule = auto_top_up.c
+    if retry_at is None:
+        values = {"declines": literal(0), "retry_at": null()}
+    else:
+        again = case(dict(enumerate(retry_at[:-1])), value=rule.declines, else_=retry_at[-1])
+        values = {"declines": rule.declines + 1, "retry_at": again}
+    await connection.execute(update(auto_top_up).where(rule.tenant_id == tenant_id).values(values))
 
 
 async def select_top_up_requests(connection: AsyncConnection, tenant_id: str) -> list[TopUpRequest]:

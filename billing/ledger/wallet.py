@@ -1,7 +1,7 @@
 """A tenant's credit in memory while its balance is locked: each change yields the entries that record it."""
 
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from uuid import UUID
@@ -14,12 +14,23 @@ from billing.ledger.lot import Lot
 from billing.money import ZERO, Femto, decimal_of
 
 
+@dataclass(frozen=True, slots=True)
+class GivenBack:
+    """A credit note: the entries on our side, below zero in all; of it, what was open, and what granted."""
+
+    transaction_id: UUID
+    faced: Sequence[Entry]
+    open: Femto
+    granted: Femto = ZERO
+
+
 @dataclass(slots=True)
 class Wallet:
     """Open lots in order of use, and the balances they make up.
 
     ``granted`` is the sum of granted lots. ``topped_up`` is the sum of topped-up lots, or debt, never both:
-    a prepaid charge makes debt only when all lots are empty, and credit pays debt first.
+    a prepaid charge makes debt only when all lots are empty, and credit pays debt first. A refund that is
+    gone already leaves granted lots alone: they may be there beside debt.
     """
 
     tenant_id: str
@@ -74,6 +85,39 @@ class Wallet:
         lot = Lot(lot_id, grant.account, grant.amount, grant.amount, at, grant.expires_at, grant.priority)
         return self._open(lot, SOURCE_OF[grant.account])
 
+    def invoice(self, faced: Sequence[Entry], applied: Femto) -> tuple[Entry, ...]:
+        """Put on the receivable what an invoice adds to usage, ``faced`` by ours; pay part of it from lots.
+
+        ``applied`` is at most what lots hold.
+        """
+        _at_most(self.granted + max(0, self.topped_up), applied, "credit that there is")
+        added = Femto(-sum(entry.amount for entry in faced))
+        drawn = self._draw(applied) if applied else []
+        paid = Entry(Account.RECEIVABLE, Femto(added + applied))
+        return self._apply((*faced, *drawn, paid))
+
+    def give_back(self, note: GivenBack, at: datetime) -> tuple[Entry, ...]:
+        """Book a credit note: what is open is off the receivable, what was paid is credit again.
+
+        What granted credit had paid is given back apart, by a `Grant`: a lot is one transaction's.
+        """
+        paid = Femto(-sum(entry.amount for entry in note.faced) - note.open - note.granted)
+        assert paid >= 0, f"{note.transaction_id} gives back {-paid} more than it takes"
+        entries = [*note.faced, Entry(Account.RECEIVABLE, note.open), Entry(Account.PROMOTION, note.granted)]
+        if paid:
+            debt_paid = min(paid, max(0, -self.topped_up))
+            rest = Femto(paid - debt_paid)
+            lot = Lot(note.transaction_id, Account.TOPPED_UP, paid, rest, at, None)
+            self.changed[lot.id] = lot
+            if rest:
+                insort(self.lots, lot)
+            entries += (Entry(lot.account, rest, lot.id), Entry(Account.TOPPED_UP, Femto(debt_paid)))
+        return self._apply(entries)
+
+    def settle(self, amount: Femto, by: Account) -> tuple[Entry, ...]:
+        """Take an invoice, or a part, off the receivable: it was paid into, or given up by, this account."""
+        return self._apply((Entry(Account.RECEIVABLE, amount), Entry(by, Femto(-amount))))
+
     def expire(self, at: datetime) -> tuple[Entry, ...]:
         """Take back what remains in lots that have ended by ``at``."""
         ended = [lot for lot in self.lots if lot.expires_at is not None and lot.expires_at <= at]
@@ -104,7 +148,8 @@ class Wallet:
     def _refund(self, refund: Refund) -> tuple[Entry, ...]:
         named = refund.lot_id
         paid = [lot for lot in self.lots if lot.account is Account.TOPPED_UP and named in {None, lot.id}]
-        _at_most(sum(lot.remaining for lot in paid), refund.amount, "paid credit that remains")
+        if not refund.gone:
+            _at_most(sum(lot.remaining for lot in paid), refund.amount, "paid credit that remains")
         left = int(refund.amount)
         entries = []
         for lot in paid:
@@ -112,7 +157,8 @@ class Wallet:
             left -= part
             if part:
                 entries.append(self._take(lot, part))
-        return self._apply((*entries, Entry(Account.CASH, refund.amount)))
+        debt = Entry(Account.TOPPED_UP, Femto(-left))
+        return self._apply((*entries, debt, Entry(Account.CASH, refund.amount)))
 
     def _write_off(self, amount: Femto) -> tuple[Entry, ...]:
         debt, due = max(0, -self.topped_up), max(0, -self.receivable)

@@ -32,6 +32,9 @@ def node_hash(left: bytes, right: bytes) -> bytes:
 def cover(leaves: Range) -> list[Node]:
     """The perfect nodes over a range, left to right, as few as there can be."""
     start, end = leaves
+    length = end - start
+    if length & (length - 1) == 0 < length and start & (length - 1) == 0:
+        return [(length.bit_length() - 1, start // length)]
     nodes: list[Node] = []
     while start < end:
         level = (end - start).bit_length() - 1
@@ -44,7 +47,16 @@ def cover(leaves: Range) -> list[Node]:
 
 def range_hash(leaves: Range, hashes: Mapping[Node, bytes]) -> bytes:
     """The hash over a range that is a subtree, from the hashes of its cover; of no leaves, the empty root."""
-    *before, last = (hashes[node] for node in cover(leaves)) if leaves[0] < leaves[1] else (EMPTY_ROOT,)
+    return covered_hash([hashes[node] for node in cover(leaves)])
+
+
+def covered_hash(covering: Sequence[bytes]) -> bytes:
+    """The same from the hashes of the cover, in order."""
+    if len(covering) == 1:
+        return covering[0]
+    if not covering:
+        return EMPTY_ROOT
+    *before, last = covering
     for left in reversed(before):
         last = node_hash(left, last)
     return last
@@ -69,8 +81,28 @@ def grow(size: int, frontier: Mapping[Node, bytes], leaves: Iterable[bytes]) -> 
 def inclusion_ranges(index: int, size: int) -> list[Range]:
     """Ranges whose hashes prove a leaf to be in a tree (RFC 9162, 2.1.3.1), from the leaf to the root."""
     assert 0 <= index < size, f"leaf {index} of {size}"
+    return _siblings(index, 0, size)
+
+
+def inclusion_ranges_of(indexes: Sequence[int], size: int) -> Iterator[tuple[Range, ...]]:
+    """The same for many leaves, given in their order and once each: what they share is walked once."""
+    stack: list[tuple[int, int, int, int, tuple[Range, ...]]] = [(0, size, 0, len(indexes), ())]
+    while stack:
+        start, end, first, last, shared = stack.pop()
+        if last - first == 1:
+            yield (*_siblings(indexes[first], start, end), *shared)
+            continue
+        middle = start + _left_leaves(end - start)
+        split = bisect_left(indexes, middle, first, last)
+        if split < last:
+            stack.append((middle, end, split, last, ((start, middle), *shared)))
+        if first < split:
+            stack.append((start, middle, first, split, ((middle, end), *shared)))
+
+
+def _siblings(index: int, start: int, end: int) -> list[Range]:
+    """What a leaf is hashed with on the way to the root of the subtree ``[start, end)``."""
     ranges: list[Range] = []
-    start, end = 0, size
     while end - start > 1:
         middle = start + _left_leaves(end - start)
         if index < middle:
@@ -80,22 +112,6 @@ def inclusion_ranges(index: int, size: int) -> list[Range]:
             ranges.append((start, middle))
             start = middle
     return ranges[::-1]
-
-
-def inclusion_ranges_of(indexes: Sequence[int], size: int) -> Iterator[tuple[Range, ...]]:
-    """The same for many leaves, given in their order and once each: the nodes they share are walked once."""
-    stack: list[tuple[int, int, int, int, tuple[Range, ...]]] = [(0, size, 0, len(indexes), ())]
-    while stack:
-        start, end, first, last, ranges = stack.pop()
-        if end - start == 1:
-            yield ranges
-            continue
-        middle = start + _left_leaves(end - start)
-        split = bisect_left(indexes, middle, first, last)
-        if split < last:
-            stack.append((middle, end, split, last, ((start, middle), *ranges)))
-        if first < split:
-            stack.append((start, middle, first, split, ((middle, end), *ranges)))
 
 
 def consistency_ranges(first: int, second: int) -> list[Range]:

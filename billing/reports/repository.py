@@ -21,7 +21,10 @@ from billing.db.tables import (
     usage_quarantine,
     usage_rollup,
 )
+from billing.interval import Interval
 from billing.money import Femto
+from billing.reports.selection import COLUMN_OF as SELECTED
+from billing.reports.selection import Selection
 from billing.reports.usage_row import OwedRow, QuarantinedRow, UsageFilter, UsageRow, Use, UseFilter
 from billing.reports.usage_total import COLUMN_OF, STRETCHES, TOKENS, UsageQuestion, UsageTotal
 
@@ -61,6 +64,7 @@ _PARTS: Final = (
     ("usage_event", "rated_at", "rated_at >= :end AND rated_at < :until AND recorded_at < :watermark"),
     ("usage_event", "rated_at", "rated_at >= :since AND rated_at < :until AND recorded_at >= :watermark"),
 )
+_EVENTS_ALONE: Final = (("usage_event", "rated_at", "rated_at >= :since AND rated_at < :until"),)
 _PROJECTS: Final = "JOIN (SELECT id AS key_id, project_id FROM api_key) AS home USING (key_id)"
 
 
@@ -150,8 +154,11 @@ async def select_quarantined(connection: AsyncConnection, usage_filter: UsageFil
     return newest_first[::-1]
 
 
-async def select_owed(connection: AsyncConnection) -> list[OwedRow]:
-    """By tenant and currency, at the rates that rated each event: its row's or window's, or their tier's."""
+async def select_owed(connection: AsyncConnection, recorded: Interval | None = None) -> list[OwedRow]:
+    """By tenant and currency, at the rates that rated each event: its row's or window's, or their tier's.
+
+    Of the events that were recorded in the interval, or of all.
+    """
     event = usage_event.c
     position, of_window = (
         select(each)
@@ -185,6 +192,8 @@ async def select_owed(connection: AsyncConnection) -> list[OwedRow]:
         .group_by(event.tenant_id, event.currency)
         .order_by(event.tenant_id)
     )
+    if recorded is not None:
+        statement = statement.where(event.recorded_at >= recorded.since, event.recorded_at < recorded.until)
     return [OwedRow(**row) for row in (await connection.execute(statement)).mappings()]
 
 
@@ -220,7 +229,26 @@ async def add_up(connection: AsyncConnection, slots: Sequence[datetime], before:
 
 async def select_totals(connection: AsyncConnection, question: UsageQuestion) -> list[UsageTotal]:
     """In the order of the dimensions, all of one instant."""
+    await begin_snapshot(connection)
+    return await totals_within(connection, question)
+
+
+async def begin_snapshot(connection: AsyncConnection) -> None:
+    """Have all that is read from here on be of one instant; the first statement of its transaction."""
     await connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"))
+
+
+async def totals_within(connection: AsyncConnection, question: UsageQuestion) -> list[UsageTotal]:
+    """As `select_totals`, of the transaction's instant."""
+    statement, values = await totals_query(connection, question)
+    return [_total(question, row) for row in (await connection.execute(text(statement), values)).mappings()]
+
+
+async def totals_query(connection: AsyncConnection, question: UsageQuestion) -> tuple[str, dict[str, Any]]:
+    """The one statement behind charts, tables and exports, with its parameters, to be run within a snapshot.
+
+    Its columns: of each dimension, ids before names; then requests, tokens, charge and currency.
+    """
     watermark = (await connection.execute(text("SELECT recorded_before FROM rollup_watermark"))).scalar_one()
     interval, slots = question.interval, question.interval.slots
     values: dict[str, Any] = {
@@ -232,28 +260,41 @@ async def select_totals(connection: AsyncConnection, question: UsageQuestion) ->
         "watermark": watermark,
         "zone": question.zone,
         "tenant": question.tenant_id,
+        **{kind: list(names) for kind, names in question.only.named()},
     }
     statement = _totals(question)
-    found = await connection.execute(statement, {name: values[name] for name in statement.compile().params})
-    return [_total(question, row) for row in found.mappings()]
+    if question.groups_max is not None:
+        statement += f" LIMIT {question.groups_max + 1:d}"
+    return statement, {name: values[name] for name in text(statement).compile().params}
 
 
-def _totals(question: UsageQuestion) -> Any:
+def selected(only: Selection, tenant_id: str | None) -> str:
+    """Conditions on the columns of events, and of rollups: parameters by kind, and ``tenant``."""
+    conditions = "" if tenant_id is None else " AND tenant_id = :tenant"
+    for kind, _ in only.named():
+        if kind == "projects":
+            conditions += " AND key_id IN (SELECT id FROM api_key WHERE project_id = ANY(:projects))"
+        else:
+            conditions += f" AND {SELECTED[kind]} = ANY(:{kind})"
+    return conditions
+
+
+def _totals(question: UsageQuestion) -> str:
     columns = [COLUMN_OF[one] for one in question.by if one in COLUMN_OF]
     known = ["key_id" if name == "project_id" else name for name in columns]
     home = _PROJECTS if "project_id" in columns else ""
     stretches = [one for one in STRETCHES if one in question.by]
-    own = "" if question.tenant_id is None else " AND tenant_id = :tenant"
+    own = selected(question.only, question.tenant_id)
     parts = " UNION ALL ".join(
         f"SELECT {', '.join([*dict.fromkeys(known), 'currency'])}, {at} AS at,"  # noqa: S608  names of columns
         f" {'requests' if table == 'usage_rollup' else '1 AS requests'}, {', '.join(_SUMS)}"
         f" FROM {table} WHERE {rows}{own}"
-        for table, at, rows in _PARTS
+        for table, at, rows in (_EVENTS_ALONE if question.needs_events else _PARTS)
     )
-    begins = [f"date_trunc('{one}', at, :zone) AS {one}" for one in stretches]
-    groups = ", ".join([*columns, *stretches, "currency"])
+    begins = [f"date_trunc('{one}', at, :zone) AS \"{one}\"" for one in stretches]
+    groups = ", ".join([*columns, *(f'"{one}"' for one in stretches), "currency"])
     names = dict(_names(columns))
-    return text(
+    return (
         f"WITH parts AS ({parts}), totals AS ("  # noqa: S608  likewise
         f" SELECT {', '.join([*columns, *begins, 'currency'])}, CAST(sum(requests) AS bigint) AS requests,"
         f" {', '.join(f'sum({name}) AS {name}' for name in _SUMS)} FROM parts {home} GROUP BY {groups}"

@@ -2,6 +2,7 @@
 
 from billing.db.access import OPERATOR_READ, Access, of_tenant
 from billing.db.transaction import Database
+from billing.errors import ReportInvalid
 from billing.reports import repository
 from billing.reports.usage_row import OwedRow, QuarantinedRow, UsageFilter, UsageRow, Use, UseFilter
 from billing.reports.usage_total import UsageQuestion, UsageTotal
@@ -27,9 +28,17 @@ class Reports:
         """Usage added up by any dimensions: from rollups where slots are whole, else from events.
 
         Every column of every grouping adds up to the sum over the events of the interval.
+
+        Raises:
+            ReportInvalid: there are more groups than were asked for at most.
         """
         async with self._database.transaction(_access(question.tenant_id)) as connection:
-            return await repository.select_totals(connection, question)
+            totals = await repository.select_totals(connection, question)
+        if question.groups_max is not None and len(totals) > question.groups_max:
+            raise ReportInvalid(
+                "limit", f"more than {question.groups_max} rows: ask for less at once, or have an export made"
+            )
+        return totals
 
     async def quarantined(self, usage_filter: UsageFilter) -> list[QuarantinedRow]:
         """Requests whose usage cannot be, newest last by the instant at which that was recorded.

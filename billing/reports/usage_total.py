@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal, get_args
 
+from billing.errors import ReportInvalid
 from billing.interval import Interval, zone_of
 from billing.money import Femto
+from billing.reports.selection import ANY, Selection
 
-Stretch = Literal["hour", "day", "week", "month"]
+Stretch = Literal["minute", "hour", "day", "week", "month"]
 Dimension = Literal[
     "tenant", "project", "key", "model", "traffic_class", "price_row", "window", "tier", Stretch
 ]
@@ -26,6 +28,7 @@ COLUMN_OF: Final[Mapping[Dimension, str]] = {
     "window": "price_window",
     "tier": "tier",
 }
+DIMENSIONS: Final[tuple[Dimension, ...]] = (*COLUMN_OF, *STRETCHES)
 TOKENS: Final = ("cache_hit", "cache_owed", "cache_write", "cache_miss", "output", "reasoning")
 
 
@@ -33,17 +36,30 @@ TOKENS: Final = ("cache_hit", "cache_owed", "cache_write", "cache_miss", "output
 class UsageQuestion:
     """``by`` are the dimensions of a group, none for one group a currency. ``zone`` is where days begin.
 
+    More than ``groups_max`` groups are not told.
+
     Raises:
         IntervalInvalid: there is no such zone.
+        ReportInvalid: a dimension that there is not.
     """
 
     interval: Interval
     by: tuple[Dimension, ...] = ()
     tenant_id: str | None = None
     zone: str = "UTC"
+    only: Selection = ANY
+    groups_max: int | None = None
 
     def __post_init__(self) -> None:
         zone_of(self.zone)
+        for one in self.by:
+            if one not in DIMENSIONS:
+                raise ReportInvalid("by", f"{one!r} is not one of {', '.join(DIMENSIONS)}")
+
+    @property
+    def needs_events(self) -> bool:
+        """Whether rollups cannot tell: their slots hold no minutes, and no status."""
+        return "minute" in self.by or bool(self.only.statuses)
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,6 +142,16 @@ async def select_answer(
     return None if row is None else IdempotencyRecord(**row)
 
 
+async def delete_answers_of(connection: AsyncConnection, tenant_id: str) -> int:
+    """Which requests have answered a tenant's idempotency keys; returns how many that was."""
+    statement = (
+        delete(idempotency_record)
+        .where(idempotency_record.c.tenant_id == tenant_id)
+        .returning(idempotency_record.c.request_id)
+    )
+    return len((await connection.execute(statement)).all())
+
+
 async def delete_expired_answers(connection: AsyncConnection, at: datetime) -> int:
     """Returns how many there were."""
     statement = delete(idempotency_record).where(idempotency_record.c.expires_at <= at)

@@ -7,6 +7,7 @@ from typing import Final, Literal, TypedDict
 
 from billing.errors import TenancyInvalid
 from billing.tenancy.limits import Budget, Limit
+from billing.tenancy.tenant import SuspendedBy
 
 Scope = Literal["inference", "usage_read", "management"]
 TrafficClass = Literal["agent", "chat"]
@@ -95,8 +96,8 @@ class KeyGrant:
 
     ``limits`` and ``budgets`` are those of the key, its project and its tenant together. ``lapses_in`` counts
     from the reading of this grant, by the database's clock, to the end of the key or of this secret of it;
-    zero or less: it has lapsed; None: it will not. ``nonce_secret`` hides its tenant's prompts
-    (`engine.proof.attestation.prompt_nonce`).
+    zero or less: it has lapsed; None: it will not. ``suspended_by``: whose suspension of the tenant stands.
+    ``nonce_secret`` hides its tenant's prompts (`engine.proof.attestation.prompt_nonce`).
     """
 
     key_id: str
@@ -110,6 +111,7 @@ class KeyGrant:
     terms: KeyTerms = KeyTerms()
     lapses_in: timedelta | None = None
     tz: str = "UTC"
+    suspended_by: SuspendedBy | None = None
     nonce_secret: bytes = field(default=b"", repr=False)
 
 

@@ -4,7 +4,7 @@ import secrets
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import RowMapping, bindparam, func, or_, select, update
+from sqlalchemy import RowMapping, bindparam, delete, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -12,9 +12,11 @@ from billing.db.pages import Page, paged
 from billing.db.tables import api_key, key_secret, tenant
 from billing.tenancy.api_key import ApiKey, KeyGrant, KeyTerms, network_of
 from billing.tenancy.rules.repository import budgets_in, budgets_of_key, limits_in, limits_of_key
-from billing.tenancy.tenant import Tenant
+from billing.tenancy.tenant import SuspendedBy, Suspension, Tenant
 
-_TENANT: Final = [tenant.c[name] for name in Tenant.__dataclass_fields__]
+_PLAIN: Final = ("id", "name", "currency", "created_at", "billing_mode", "tz", "erased_at")
+_SUSPENSION: Final = {"by": "suspended_by", "because": "suspended_because", "at": "suspended_at"}
+_TENANT: Final = [tenant.c[name] for name in (*_PLAIN, *_SUSPENSION.values())]
 _KEYS: Final = select(api_key, key_secret.c.prefix).join(
     key_secret, (key_secret.c.key_id == api_key.c.id) & key_secret.c.ends_at.is_(None)
 )
@@ -23,7 +25,7 @@ _KEYS: Final = select(api_key, key_secret.c.prefix).join(
 _GRANT: Final = (
     select(
         api_key,
-        *(tenant.c[name] for name in ("currency", "tz", "nonce_secret")),
+        *(tenant.c[name] for name in ("currency", "tz", "suspended_by", "nonce_secret")),
         (func.least(api_key.c.expires_at, key_secret.c.ends_at) - func.clock_timestamp()).label("lapses_in"),
         limits_of_key().label("limits"),
         budgets_of_key().label("budgets"),
@@ -39,7 +41,7 @@ async def insert_tenant(connection: AsyncConnection, row: Tenant) -> bool:
     """False when the name is taken."""
     statement = (
         insert(tenant)
-        .values({column: getattr(row, column.name) for column in _TENANT})
+        .values({name: getattr(row, name) for name in _PLAIN})
         .on_conflict_do_nothing(index_elements=["name"])
         .returning(tenant.c.id)
     )
@@ -49,7 +51,7 @@ async def insert_tenant(connection: AsyncConnection, row: Tenant) -> bool:
 async def select_tenants(connection: AsyncConnection) -> list[Tenant]:
     """All, oldest first."""
     found = await connection.execute(select(*_TENANT).order_by(tenant.c.created_at, tenant.c.id))
-    return [Tenant(**row) for row in found.mappings()]
+    return [_tenant(row) for row in found.mappings()]
 
 
 async def select_tenant(connection: AsyncConnection, name_or_id: str, *, lock: bool = False) -> Tenant | None:
@@ -63,7 +65,36 @@ async def select_tenant(connection: AsyncConnection, name_or_id: str, *, lock: b
     if lock:
         statement = statement.with_for_update()
     row = (await connection.execute(statement)).mappings().first()
-    return None if row is None else Tenant(**row)
+    return None if row is None else _tenant(row)
+
+
+async def select_suspended(connection: AsyncConnection, by: SuspendedBy) -> list[str]:
+    """Ids of those who are suspended so."""
+    found = await connection.execute(select(tenant.c.id).where(tenant.c.suspended_by == by))
+    return list(found.scalars())
+
+
+async def update_standing(connection: AsyncConnection, row: Tenant) -> None:
+    """Suspension, erasure and name, of a tenant that is locked."""
+    said = {
+        column: None if row.suspension is None else getattr(row.suspension, name)
+        for name, column in _SUSPENSION.items()
+    }
+    await connection.execute(
+        update(tenant).where(tenant.c.id == row.id).values(name=row.name, erased_at=row.erased_at, **said)
+    )
+
+
+async def erase_keys(connection: AsyncConnection, tenant_id: str, at: datetime) -> int:
+    """Revoke all keys of a tenant, drop their secrets, names and networks; returns how many there are."""
+    await connection.execute(delete(key_secret).where(key_secret.c.tenant_id == tenant_id))
+    statement = (
+        update(api_key)
+        .where(api_key.c.tenant_id == tenant_id)
+        .values(name="erased", networks=None, revoked_at=func.coalesce(api_key.c.revoked_at, at))
+        .returning(api_key.c.id)
+    )
+    return len((await connection.execute(statement)).all())
 
 
 async def update_tenant(connection: AsyncConnection, row: Tenant) -> None:
@@ -144,7 +175,7 @@ async def select_grant(connection: AsyncConnection, digest: bytes) -> KeyGrant |
             name: row[name]
             for name in (
                 *("tenant_id", "project_id", "currency", "revoked_at"),
-                *("name", "lapses_in", "tz"),
+                *("name", "lapses_in", "tz", "suspended_by"),
             )
         },
     )
@@ -156,6 +187,12 @@ async def _insert_secret(connection: AsyncConnection, key: ApiKey, digest: bytes
             digest=digest, tenant_id=key.tenant_id, key_id=key.id, prefix=key.prefix, created_at=at
         )
     )
+
+
+def _tenant(row: RowMapping) -> Tenant:
+    said = {name: row[column] for name, column in _SUSPENSION.items()}
+    suspension = None if said["by"] is None else Suspension(**said)
+    return Tenant(**{name: row[name] for name in _PLAIN}, suspension=suspension)
 
 
 def _terms(terms: KeyTerms) -> dict[str, Any]:

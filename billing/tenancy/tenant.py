@@ -8,13 +8,25 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from billing.errors import TenancyInvalid
 
 BillingMode = Literal["prepaid", "postpaid"]
+SuspendedBy = Literal["operator", "dunning"]
 
 DEFAULT_PROJECT: Final = "default"  # every tenant has it, and keys of nothing else in particular are its
 
 
 @dataclass(frozen=True, slots=True)
+class Suspension:
+    """Inference is refused since ``at``. Payment resumes what dunning has suspended, operators anything."""
+
+    by: SuspendedBy
+    because: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Tenant:
     """``id`` is opaque and random, ``name`` unique. Days, weeks and months of its budgets begin in ``tz``.
+
+    An erased one has its id for a name, and stays suspended.
 
     Raises:
         TenancyInvalid: no such time zone.
@@ -26,6 +38,8 @@ class Tenant:
     created_at: datetime
     billing_mode: BillingMode = "prepaid"
     tz: str = "UTC"
+    suspension: Suspension | None = None
+    erased_at: datetime | None = None
 
     def __post_init__(self) -> None:
         try:

@@ -59,6 +59,7 @@ class Acceptance:
         except ProofInvalid as error:
             raise WorkerAnswerInvalid(worker, f"an attestation that does not hold: {error}") from error
         request = call.request
+        images = [(image.offset, image.digest) for image in request.images]
         asked = {
             "worker": worker,
             "request_id": request.request_id,
@@ -69,9 +70,9 @@ class Acceptance:
             "prompt_tokens": len(request.prompt_ids),
             "retention_class": request.retention_class,
             "memo": request.memo,
-            "prompt_commitment": commitment(request.nonce, request.prompt_ids),
+            "prompt_commitment": commitment(request.nonce, request.prompt_ids, images),
             "cached_prefix_commitment": commitment(
-                request.nonce, request.prompt_ids[: attestation.hit_tokens]
+                request.nonce, request.prompt_ids[: attestation.hit_tokens], images
             ),
         }
         # Values stay out of the message: a memo and a commitment are the tenant's.

@@ -1,11 +1,13 @@
 """The calls that workers are sent, as vLLM 0.32.0 reads them."""
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from engine.cluster.request import Constraint, GenerateRequest, Sampling
+from engine.cluster.request import Constraint, GenerateRequest, ImageInput, Sampling
 from engine.cluster.salt import cache_salt, scope_digest
-from engine.wire import RequestParams, Stage
+from engine.proof.prefix import ImageRun, image_name
+from engine.wire import IMAGES, RequestParams, Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +44,19 @@ class Bodies:
         """Return the salt that names a request's blocks."""
         return cache_salt(self._salt_secret, request.tenant, request.scope)
 
+    def images(self, request: GenerateRequest) -> tuple[ImageRun, ...]:
+        """Return a request's images as its blocks name them."""
+        salt = self.salt(request)
+        return tuple(
+            ImageRun(image.offset, image.tokens, image_name(salt, image.digest)) for image in request.images
+        )
+
     def of(self, call: Call) -> dict[str, Any]:
         """Return the body of a call.
 
         A prefill is unstreamed, because only such answers bring parameters back, and draws one token: the
-        client's own, or else a greedy one to be dropped.
+        client's own, or else a greedy one to be dropped. Images go with every call: whoever computes a part
+        of one's tokens, be it for a block that is gone, needs all of it, and its name in the blocks.
         """
         request = call.request
         params = RequestParams(
@@ -62,7 +72,7 @@ class Bodies:
             first_token=call.first_token,
             weight=request.weight,
         )
-        return {
+        body = {
             "request_id": call.worker_request_id,
             "token_ids": (*request.prompt_ids, *call.carried),
             "cache_salt": self.salt(request),
@@ -70,6 +80,30 @@ class Bodies:
             "stream": call.stage != "prefill",
             "kv_transfer_params": params.to_params(),
         }
+        if request.images:
+            body[IMAGES] = _images(request.images)
+        return body
+
+    def to_encode(self, request: GenerateRequest, worker_request_id: str) -> dict[str, Any]:
+        """Return the body of the call that has a request's images encoded: their tokens alone."""
+        token_ids: list[int] = []
+        images: list[ImageInput] = []
+        for image in request.images:
+            images.append(replace(image, offset=len(token_ids)))
+            token_ids += request.prompt_ids[image.offset : image.offset + image.tokens]
+        return {
+            "request_id": worker_request_id,
+            "token_ids": token_ids,
+            "cache_salt": self.salt(request),
+            "sampling_params": {"max_tokens": 1, "detokenize": False},
+            "stream": False,
+            IMAGES: _images(images),
+        }
+
+
+def _images(images: Sequence[ImageInput]) -> list[dict[str, Any]]:
+    """What `engine.worker.images` reads; JSON's encoder writes the bytes as base64."""
+    return [{"offset": image.offset, "tokens": image.tokens, "data": image.data} for image in images]
 
 
 def _sampling(call: Call) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from engine.wire import Stage
+from engine.wire import Encode, Stage
 
 
 @dataclass(slots=True)
@@ -12,14 +12,14 @@ class Counts:
 
     Args:
         placements: calls by stage and reason (`queue`, `mono`, `no_prefill_worker`, `little_left`, `idle`,
-            `stored`, `no_decode_worker`).
+            `stored`, `no_decode_worker`; `images` of stage `encode`).
         refusals: calls nobody took, by reason (`none_ready`, `full`, `queue`).
         retries: calls placed again after a worker failed, by stage.
         unshared: calls placed by this process's own ledger because the shared one did not answer.
         unestimated: prompts placed without knowing what is stored, because the store did not answer in time.
     """
 
-    placements: Counter[tuple[Stage, str]] = field(default_factory=Counter)
+    placements: Counter[tuple[Stage | Encode, str]] = field(default_factory=Counter)
     refusals: Counter[str] = field(default_factory=Counter)
     retries: Counter[Stage] = field(default_factory=Counter)
     unshared: int = 0

@@ -63,6 +63,19 @@ class Course:
         finally:
             self.running = None
 
+    @contextlib.contextmanager
+    def encoding(self, client: WorkerClient) -> Iterator[str]:
+        """Name the call that has the images encoded, and say where it runs while the block lasts.
+
+        It is of no stage and has no number: nothing is attested of it.
+        """
+        name = f"{self.request.request_id}-encode"
+        self.running = (client, name)
+        try:
+            yield name
+        finally:
+            self.running = None
+
     def accept(self, call: Call, worker: str, prefilled: Prefilled) -> None:
         """Take a computed prompt."""
         assert not self._accepted, "a prompt is accepted once"

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -15,6 +16,7 @@ from engine.cluster.request import TokenChunk
 from engine.cluster.router import Ask, Placement, Router, Worker
 from engine.errors import EngineError, EngineFailed, EngineUnavailable, PromptRefused, WorkerAnswerInvalid
 
+_log: Final = logging.getLogger(__name__)
 ATTEMPTS_MAX: Final = 2
 
 
@@ -43,14 +45,17 @@ class Dispatcher:
     async def run(self, course: Course) -> None:
         """Bring a request to its finish.
 
-        A stage whose call fails is tried once more, elsewhere. What the owner has of the output is never
-        generated again: the next call goes on behind it, unless the tokens depend on more than those before.
+        Its images are encoded first, where the cluster has workers for that. A stage whose call fails is
+        tried once more, elsewhere. What the owner has of the output is never generated again: the next call
+        goes on behind it, unless the tokens depend on more than those before.
 
         Raises:
             EngineUnavailable, WorkerAnswerInvalid, PromptRefused: before the first token, as the last of at
                 most two workers failed.
             EngineFailed: after it, whatever went wrong.
         """
+        if course.request.images:
+            await self._encode(course)
         failures: list[Failure] = []
         while course.finish is None:
             kind = course.kind
@@ -63,6 +68,20 @@ class Dispatcher:
                 course.end_if_whole()
                 if course.finish is None and _is_last(course, failures):
                     raise self._given_up(course, failures[-1])
+
+    async def _encode(self, course: Course) -> None:
+        """Have the images encoded; raises PromptRefused. Without it, whoever computes the prompt does it."""
+        with self._router.encoding() as worker:
+            if worker is None:
+                return
+            try:
+                with course.encoding(worker.client) as name:
+                    await worker.client.encode(self._bodies.to_encode(course.request, name))
+            except WorkerDown as error:
+                if not isinstance(error, WorkerBusy):
+                    worker.lost()
+            except WorkerAnswerInvalid as error:
+                _log.warning("images were not encoded: %s", error)
 
     @contextlib.asynccontextmanager
     async def _placed(self, course: Course, failures: Sequence[Failure]) -> AsyncIterator[Placement]:
@@ -85,6 +104,7 @@ class Dispatcher:
             course.token_ids,
             self._bodies.salt(course.request),
             course.request.tenant,
+            self._bodies.images(course.request),
         )
         now_s = asyncio.get_running_loop().time
         until_s = now_s() + self._deadlines.token_gap_s

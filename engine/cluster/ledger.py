@@ -44,6 +44,7 @@ class Worker:
     """A worker as this process sees it.
 
     ``others`` is what other gateways have there, ``unknown`` what the worker said last beyond our own.
+    ``encoding`` counts our calls there that compute no tokens.
     """
 
     client: WorkerClient
@@ -53,6 +54,7 @@ class Worker:
     others: Load = NOTHING
     unknown: Load = NOTHING
     law: CostLaw = DEFAULT_LAW
+    encoding: int = 0
 
     @property
     def name(self) -> str:
@@ -97,7 +99,8 @@ class Worker:
     def snapshot(self) -> WorkerSnapshot:
         """Return its state now."""
         draining = self.report is not None and self.report.draining
-        return WorkerSnapshot(self.name, self.client.address.role, self.ready, len(self.leases), draining)
+        running = len(self.leases) + self.encoding
+        return WorkerSnapshot(self.name, self.client.address.role, self.ready, running, draining)
 
 
 def _sum(placements: list[Placement]) -> Load:

@@ -10,7 +10,7 @@ from engine.proof.ring import DeploymentRing
 
 SECRET_BYTES_MIN: Final = 32
 
-Role = Literal["prefill", "decode", "both"]
+Role = Literal["encode", "prefill", "decode", "both"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,8 @@ class EngineOptions:
     """Everything `Engine` needs.
 
     Args:
-        workers: at least one that prefills and one that decodes (`elastic`: at least one); names unique.
+        workers: at least one that prefills and one that decodes (`elastic`: at least one of either); names
+            unique. Those that encode get images before their prompts are placed, and nothing else.
         salt_secret: at least 32 bytes, the deployment's; a new one makes every stored prefix unreachable.
         deployment: the keys that worker certificates are checked against.
         worker_requests_max: stages that one worker is given at a time by all gateways together; beyond, it

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from engine.proof.prefix import BLOCK_TOKENS, block_hashes
+from engine.proof.prefix import BLOCK_TOKENS, ImageRun, block_hashes
 from engine.store.namespace import Namespace
 from engine.store.places import Place
 
@@ -35,10 +35,11 @@ class PromptTokens:
     token_ids: tuple[int, ...]
     salt: str
     tenant: str
+    images: tuple[ImageRun, ...] = ()
 
     def hashes(self, block_tokens: int) -> list[bytes]:
         """Names of the blocks that may be loaded: one token at least is always computed."""
-        return block_hashes(self.token_ids[:-1], self.salt, block_tokens)
+        return block_hashes(self.token_ids[:-1], self.salt, block_tokens, self.images)
 
 
 @dataclass(frozen=True, slots=True)

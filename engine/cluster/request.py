@@ -1,12 +1,15 @@
 """What is asked of the engine and what comes back: token ids in, token chunks out."""
 
 import math
+import re
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, Literal
 
-from engine.wire import LOGPROBS_MAX
+from engine.wire import IMAGES_BYTES_MAX, LOGPROBS_MAX
 
 NONCE_BYTES: Final = 32
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 FinishReason = Literal["stop", "length"]
 ConstraintKind = Literal["json_object", "json", "regex", "structural_tag"]
@@ -65,6 +68,29 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class ImageInput:
+    """One image of a prompt.
+
+    Args:
+        offset: where in the prompt the tokens begin that stand for it, markers included.
+        tokens: how many they are: exactly those that the model's own processor makes of it.
+        data: the file, PNG, JPEG, WebP or GIF.
+        digest: SHA-256 of it in hexadecimal.
+    """
+
+    offset: int
+    tokens: int
+    data: bytes
+    digest: str
+
+    def __post_init__(self) -> None:
+        if self.offset < 0 or self.tokens < 1:
+            raise ValueError(f"an image cannot have {self.tokens} tokens at {self.offset}")
+        if not self.data or not _DIGEST.fullmatch(self.digest):
+            raise ValueError("an image has no bytes, or no digest")
+
+
+@dataclass(frozen=True, slots=True)
 class GenerateRequest:
     """One request.
 
@@ -77,6 +103,7 @@ class GenerateRequest:
         nonce: 32 secret random bytes, hides the prompt in the attestation's commitments.
         memo: opaque to the engine, repeated in every attestation.
         weight: the tenant's share of a busy worker, above 0.
+        images: in the order of their tokens, which do not overlap; `IMAGES_BYTES_MAX` bytes in all.
     """
 
     request_id: str
@@ -88,6 +115,7 @@ class GenerateRequest:
     nonce: bytes
     memo: str
     weight: float = 1.0
+    images: tuple[ImageInput, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.request_id or not self.tenant:
@@ -98,6 +126,12 @@ class GenerateRequest:
             raise ValueError(f"nonce must have {NONCE_BYTES} bytes, got {len(self.nonce)}")
         if not 0 < self.weight < math.inf:
             raise ValueError(f"weight must be above 0, got {self.weight}")
+        if any(after.offset < before.offset + before.tokens for before, after in pairwise(self.images)):
+            raise ValueError("images must come in the order of their tokens, and not overlap")
+        if self.images and self.images[-1].offset + self.images[-1].tokens > len(self.prompt_ids):
+            raise ValueError("the last image's tokens go beyond the prompt")
+        if sum(len(image.data) for image in self.images) > IMAGES_BYTES_MAX:
+            raise ValueError(f"the images have more than {IMAGES_BYTES_MAX} bytes")
 
 
 @dataclass(frozen=True, slots=True)

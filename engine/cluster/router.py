@@ -8,7 +8,7 @@ never joins streams on a decode worker while there are prefill workers: steady s
 import contextlib
 import math
 import time
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -19,7 +19,7 @@ from engine.cluster.options import EngineOptions, Role
 from engine.cluster.prefixes import Known, Prefixes, PromptTokens
 from engine.cluster.score import HANDOFF_S, LOAD_BLOCK_S, NS_PER_S, Candidate, Load, prefill_s
 from engine.errors import EngineUnavailable
-from engine.proof.prefix import BLOCK_TOKENS
+from engine.proof.prefix import BLOCK_TOKENS, ImageRun
 from engine.wire import Stage
 
 __all__ = ["Ask", "Placement", "Router", "Worker"]
@@ -38,12 +38,14 @@ class Ask:
         token_ids: what the worker will be sent.
         salt: the `cache_salt` it will be sent.
         tenant: whose folder of the store the blocks lie in.
+        images: those among the tokens.
     """
 
     kind: Literal["prompt", "output"]
     token_ids: tuple[int, ...]
     salt: str
     tenant: str
+    images: tuple[ImageRun, ...] = ()
 
 
 class Router:
@@ -105,8 +107,31 @@ class Router:
         finally:
             self._leases.release(placement)
 
+    @contextlib.contextmanager
+    def encoding(self) -> Iterator[Worker | None]:
+        """Choose the encode worker with the fewest calls of ours, and count one more while the block lasts.
+
+        None where none is ready: whoever computes a prompt can encode its images too.
+        """
+        ready = [worker for worker in self.workers if worker.ready and worker.client.address.role == "encode"]
+        if not ready:
+            yield None
+            return
+        worker = min(ready, key=lambda each: each.encoding)
+        worker.encoding += 1
+        self.counts.placements["encode", "images"] += 1
+        try:
+            yield worker
+        finally:
+            worker.encoding -= 1
+
     def _ready(self, tried: Collection[Worker]) -> list[Worker]:
-        return [worker for worker in self.workers if worker.ready and worker not in tried]
+        """Those that compute tokens."""
+        return [
+            worker
+            for worker in self.workers
+            if worker.ready and worker not in tried and worker.client.address.role != "encode"
+        ]
 
     @staticmethod
     def _of(workers: Sequence[Worker], role: Role) -> list[Worker]:
@@ -119,7 +144,8 @@ class Router:
         namespaces = {worker.report.namespace for worker in ready if worker.report is not None}
         if len(ready) < 2:
             return Known()
-        known = await self._prefixes.look_up(PromptTokens(ask.token_ids, ask.salt, ask.tenant), namespaces)
+        prompt = PromptTokens(ask.token_ids, ask.salt, ask.tenant, ask.images)
+        known = await self._prefixes.look_up(prompt, namespaces)
         if known is None:
             self.counts.unestimated += 1
         return known or Known()

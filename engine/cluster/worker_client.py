@@ -16,7 +16,7 @@ from engine.cluster.answer import AnswerGarbled, PrefillAnswer, Refused, WorkerB
 from engine.cluster.bodies import Call
 from engine.cluster.options import Deadlines, WorkerAddress
 from engine.cluster.request import TokenChunk
-from engine.errors import ConstraintRefused, PromptRefused, WorkerAnswerInvalid
+from engine.errors import ConstraintRefused, ImageRefused, PromptRefused, WorkerAnswerInvalid
 from engine.mac import SKEW_S
 from engine.wire import (
     ABORT_PATH,
@@ -26,6 +26,7 @@ from engine.wire import (
     ENGINE_ID_PREFIX,
     GENERATE_PATH,
     HEALTH_PATH,
+    IMAGE_REFUSED,
     JOURNAL_PATH,
     REPORT_PATH,
     AnswerParams,
@@ -111,7 +112,8 @@ class WorkerClient:
         Raises:
             WorkerDown: dead, draining, silent past the deadline, its engine failed, or not ours to blame.
             WorkerAnswerInvalid: garbage, or the worker does not take our calls at all.
-            PromptRefused, ConstraintRefused: the worker refused the request, or its constraint.
+            PromptRefused, ConstraintRefused, ImageRefused: the worker refused the request, its constraint, or
+                an image.
         """
         with self._meaning("prefill"):
             async with (
@@ -121,6 +123,15 @@ class WorkerClient:
                 text = await _whole(response)
                 self._check_generated(response.status, text, body)
             return answer.read_prefill(text, _top(body))
+
+    async def encode(self, body: dict[str, Any]) -> None:
+        """Have the images of a request encoded and left for others; raises as `prefill` does."""
+        with self._meaning("encode"):
+            async with (
+                asyncio.timeout(self._deadlines.prefill_s),
+                self._call("POST", URL(GENERATE_PATH), body) as response,
+            ):
+                self._check_generated(response.status, await _whole(response), body)
 
     async def stream(self, body: dict[str, Any], first_s: float) -> AsyncGenerator[TokenChunk]:
         """Stream a request's chunks, the first within ``first_s`` and never empty; the last has `finish`.
@@ -251,6 +262,8 @@ class WorkerClient:
 
 
 def _refusal(message: str, asked: dict[str, Any]) -> PromptRefused:
+    if message.startswith(IMAGE_REFUSED):
+        return ImageRefused(message)
     constrained = "structured_outputs" in asked.get("sampling_params", {})
     if constrained and answer.names_constraint(message):
         return ConstraintRefused(message)

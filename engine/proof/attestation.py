@@ -24,8 +24,17 @@ NONCE_BYTES: Final = 32
 Ended = Literal["stop", "length", "abort", "error"]
 
 
-def commitment(nonce: bytes, token_ids: Sequence[int]) -> str:
+def commitment(nonce: bytes, token_ids: Sequence[int], images: Sequence[tuple[int, str]] = ()) -> str:
     """SHA-256 (hex) over a 32-byte nonce and token ids as big-endian uint32: binds without revealing.
+
+    Tokens do not say which image they stand for. Where there are any among them, what is said above is hashed
+    once more, behind ``kvitto images 1`` and before each image's place (big-endian uint64) and digest.
+
+    Args:
+        nonce: 32 secret bytes.
+        token_ids: a prompt, or its beginning.
+        images: where the tokens of each begin, and SHA-256 (hex) of its file; those behind the tokens do not
+            count.
 
     Raises:
         PayloadInvalid: the nonce is not 32 bytes long, or a token id is outside uint32.
@@ -36,7 +45,12 @@ def commitment(nonce: bytes, token_ids: Sequence[int]) -> str:
         packed = struct.pack(f">{len(token_ids)}I", *token_ids)
     except struct.error as error:
         raise PayloadInvalid("a token id is outside uint32") from error
-    return hashlib.sha256(nonce + packed).hexdigest()
+    bound = hashlib.sha256(nonce + packed)
+    begun = [(offset, digest) for offset, digest in images if offset < len(token_ids)]
+    if not begun:
+        return bound.hexdigest()
+    places = (offset.to_bytes(8, "big") + bytes.fromhex(digest) for offset, digest in begun)
+    return hashlib.sha256(b"kvitto images 1" + bound.digest() + b"".join(places)).hexdigest()
 
 
 def prompt_nonce(secret: bytes, request_id: UUID) -> bytes:

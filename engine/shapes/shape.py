@@ -1,7 +1,7 @@
 """A deployment's shape as data: which workers there are, on which cores, and what they may do."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, Self
 
@@ -27,7 +27,7 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The workers of one machine, prefill before decode, and what all of them do alike.
+    """The workers of one machine, in the order of a request's way, and what all of them do alike.
 
     ``step_budget_s`` as in `WorkerSpec`. ``first_token``: prefill's token is the client's wherever nothing
     depends on decode's state; else decode draws it. ``store`` False leaves blocks in the workers' memory
@@ -72,6 +72,20 @@ class Shape:
         return cls(
             tuple(Seat(f"mono-{number}", "both", share) for number, share in enumerate(shares, start=1))
         )
+
+    def encoding(self, workers: int) -> Self:
+        """This shape behind workers that encode images and nothing else: ``encode-1``, ....
+
+        They are bound to no core. On an accelerator of their own they keep images out of prompts' steps; on
+        a CPU they compete with the others for the same cores.
+        """
+        seats = tuple(Seat(f"encode-{number + 1}", "encode") for number in range(workers))
+        return replace(self, seats=(*seats, *self.seats))
+
+    @property
+    def encodes(self) -> bool:
+        """Whether images are encoded by workers of their own."""
+        return any(seat.role == "encode" for seat in self.seats)
 
 
 def _divided(cores: Sequence[int], workers: int) -> list[tuple[int, ...] | None]:

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, get_args
 
-Role = Literal["prefill", "decode", "both"]
+Role = Literal["encode", "prefill", "decode", "both"]
 
 KV_CACHE_BYTES: Final = 512 * 1024**2
 
@@ -46,6 +46,10 @@ class WorkerSpec:
     limit. ``retention_s`` adds retention classes, or changes how many seconds the known ones promise.
 
     ``speculative`` is vLLM's configuration of speculative decoding, under its own names; None: no drafts.
+
+    A worker of role ``encode`` runs a model's image encoder alone: it leaves in ``encoded_dir`` what the
+    others look for there before they encode an image themselves, and attests nothing. None: everybody
+    encodes.
     """
 
     name: str
@@ -75,10 +79,13 @@ class WorkerSpec:
     shutdown_timeout_s: int = 20
     log_level: str = "INFO"
     speculative: Mapping[str, Any] | None = None
+    encoded_dir: Path | None = None
 
     def __post_init__(self) -> None:
-        if self.role not in ("prefill", "decode", "both"):
+        if self.role not in get_args(Role):
             raise SpecInvalid(f"role is {self.role!r}")
+        if self.role == "encode" and self.encoded_dir is None:
+            raise SpecInvalid("encoded_dir is null: a worker that encodes has to leave it somewhere")
         for name, least in _LEAST.items():
             value = getattr(self, name)
             if value is not None and value < least:
@@ -107,7 +114,7 @@ class WorkerSpec:
             fields: dict[str, Any] = json.loads(path.read_text())
             for name in ("model_dir", "socket", "journal_dir", "key_file", "certificate_file"):
                 fields[name] = Path(fields[name])
-            for name in ("store_dir", "call_secret_file"):
+            for name in ("store_dir", "call_secret_file", "encoded_dir"):
                 fields[name] = None if fields.get(name) is None else Path(fields[name])
             if fields.get("cpu_cores") is not None:
                 fields["cpu_cores"] = tuple(int(core) for core in fields["cpu_cores"])

@@ -26,7 +26,53 @@ _CONNECTOR_WITHOUT_STORE: Final = "StorelessConnector"
 
 def server_arguments(spec: WorkerSpec, identity: dict[str, str]) -> list[str]:
     """Arguments of vLLM's API server for a worker; ``identity`` goes into the store's namespace."""
-    transfer = {
+    arguments = [
+        *("--model", str(spec.model_dir)),
+        *("--served-model-name", spec.served_name),
+        *("--uds", str(spec.socket)),
+        *("--dtype", spec.dtype),
+        *("--block-size", str(spec.block_tokens)),
+        *("--kv-cache-memory-bytes", str(spec.kv_cache_bytes)),
+        *("--max-num-batched-tokens", str(spec.batched_tokens_max)),
+        *("--max-num-seqs", str(spec.sequences_max)),
+        *("--distributed-executor-backend", "engine.worker.executor.InlineExecutor"),
+        *("--scheduler-cls", "engine.worker.scheduler.tail_scheduler"),
+        *("--middleware", "engine.worker.routes.WorkerRoutes"),
+        *("--prefix-caching-hash-algo", "sha256_cbor"),
+        *("--shutdown-timeout", str(spec.shutdown_timeout_s)),
+        # With "auto" the first request's backend is everybody's, and ignores what it was not asked about.
+        *("--structured-outputs-config", json.dumps({"backend": "xgrammar"})),
+        *("--max-logprobs", str(LOGPROBS_MAX + 1)),
+        # Of images that were made ready before, in each of two processes.
+        *("--mm-processor-cache-gb", "0.25"),
+        *("--logging-config", json.dumps({"formatter": "json", "log_level": spec.log_level})),
+        "--enable-scale-out",
+        "--enable-prefix-caching",
+        "--enable-prompt-tokens-details",
+        "--enforce-eager",
+        "--disable-uvicorn-access-log",
+    ]
+    if spec.encoded_dir is not None:
+        arguments += ["--ec-transfer-config", json.dumps(_encoded(spec, spec.encoded_dir, identity))]
+    if spec.context_tokens is not None:
+        arguments += ["--max-model-len", str(spec.context_tokens)]
+    if spec.role == "encode":
+        return arguments  # it keeps no KV cache, and draws no token
+    arguments += ["--kv-transfer-config", json.dumps(_transfer(spec, identity))]
+    if spec.step_budget_s is not None:
+        pace = {
+            "step_budget_s": spec.step_budget_s,
+            "law_dir": str(spec.key_file.parent / "cost"),
+            "model": identity["model"],
+        }
+        arguments += ["--additional-config", json.dumps({PACE_CONFIG: pace})]
+    if spec.speculative is not None:
+        arguments += ["--speculative-config", json.dumps(dict(spec.speculative))]
+    return arguments
+
+
+def _transfer(spec: WorkerSpec, identity: dict[str, str]) -> dict[str, Any]:
+    return {
         "kv_connector": _CONNECTOR if spec.store_dir is not None else _CONNECTOR_WITHOUT_STORE,
         "kv_connector_module_path": "engine.worker.connector",
         "kv_role": "kv_both",
@@ -44,43 +90,18 @@ def server_arguments(spec: WorkerSpec, identity: dict[str, str]) -> list[str]:
             "retention_s": dict(spec.retention_s),
         },
     }
-    arguments = [
-        *("--model", str(spec.model_dir)),
-        *("--served-model-name", spec.served_name),
-        *("--uds", str(spec.socket)),
-        *("--dtype", spec.dtype),
-        *("--block-size", str(spec.block_tokens)),
-        *("--kv-cache-memory-bytes", str(spec.kv_cache_bytes)),
-        *("--max-num-batched-tokens", str(spec.batched_tokens_max)),
-        *("--max-num-seqs", str(spec.sequences_max)),
-        *("--distributed-executor-backend", "engine.worker.executor.InlineExecutor"),
-        *("--scheduler-cls", "engine.worker.scheduler.tail_scheduler"),
-        *("--middleware", "engine.worker.routes.WorkerRoutes"),
-        *("--prefix-caching-hash-algo", "sha256_cbor"),
-        *("--shutdown-timeout", str(spec.shutdown_timeout_s)),
-        *("--kv-transfer-config", json.dumps(transfer)),
-        # With "auto" the first request's backend is everybody's, and ignores what it was not asked about.
-        *("--structured-outputs-config", json.dumps({"backend": "xgrammar"})),
-        *("--max-logprobs", str(LOGPROBS_MAX + 1)),
-        *("--logging-config", json.dumps({"formatter": "json", "log_level": spec.log_level})),
-        "--enable-scale-out",
-        "--enable-prefix-caching",
-        "--enable-prompt-tokens-details",
-        "--enforce-eager",
-        "--disable-uvicorn-access-log",
-    ]
-    if spec.step_budget_s is not None:
-        pace = {
-            "step_budget_s": spec.step_budget_s,
-            "law_dir": str(spec.key_file.parent / "cost"),
-            "model": identity["model"],
-        }
-        arguments += ["--additional-config", json.dumps({PACE_CONFIG: pace})]
-    if spec.speculative is not None:
-        arguments += ["--speculative-config", json.dumps(dict(spec.speculative))]
-    if spec.context_tokens is not None:
-        arguments += ["--max-model-len", str(spec.context_tokens)]
-    return arguments
+
+
+def _encoded(spec: WorkerSpec, encoded_dir: Path, identity: dict[str, str]) -> dict[str, Any]:
+    """What one model makes of an image is nothing to another, or to itself in other numbers."""
+    return {
+        "ec_connector": "EncodedImages",
+        "ec_connector_module_path": "engine.worker.encoded",
+        "ec_role": "ec_producer" if spec.role == "encode" else "ec_consumer",
+        "ec_connector_extra_config": {
+            "shared_storage_path": str(encoded_dir / f"{identity['model']}-{spec.dtype}")
+        },
+    }
 
 
 def _free_socket(path: Path) -> None:

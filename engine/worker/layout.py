@@ -13,7 +13,13 @@ from engine.store.namespace import Namespace
 
 _WEIGHTS: Final = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 _WITHOUT: Final = ": run this model without a store"
-_TOKENIZER: Final = ("tokenizer*", "special_tokens_map.json", "vocab*", "merges.txt")
+_TOKENIZER: Final = (
+    "*processor_config.json",
+    "tokenizer*",
+    "special_tokens_map.json",
+    "vocab*",
+    "merges.txt",
+)
 
 
 class LayoutUnsupported(RuntimeError):

@@ -29,6 +29,8 @@ _COUNTERS: Final = {
     Count.EVICTED_BLOCKS: "Blocks that went for want of room.",
     Count.EXPIRED_BLOCKS: "Blocks that went after the end of their promise.",
     Count.POLICY_FAULTS: "Faults of our scheduling; the step was vLLM's own.",
+    Count.DRAFTED_TOKENS: "Tokens that were drafted, of any request.",
+    Count.ACCEPTED_TOKENS: "Of them, those that the model drew as well.",
     Count.JOURNAL_LOST_LINES: "Attestations that no disk would take.",
     Count.STEP_EXPECTED_SECONDS: "What the law of costs expected of the measured steps.",
 }

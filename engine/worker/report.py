@@ -45,6 +45,8 @@ class Count(StrEnum):
     STEPS = "scheduler_steps"
     STEP_SECONDS = "scheduler_step_seconds"
     STEP_EXPECTED_SECONDS = "scheduler_step_expected_seconds"
+    DRAFTED_TOKENS = "drafted_tokens"
+    ACCEPTED_TOKENS = "drafted_accepted_tokens"
     JOURNAL_LOST_LINES = "journal_lost_lines"
     KV_BLOCKS_IN_USE = "kv_blocks_in_use"
     TRACKED_REQUESTS = "tracked_requests"

@@ -27,6 +27,8 @@ class ReportedMixin(_Base):  # type: ignore[misc]  # vllm is untyped here
 
     _report_file: ReportFile | None = None
     _report_faults = 0
+    _drafted = 0
+    _accepted = 0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -49,6 +51,22 @@ class ReportedMixin(_Base):  # type: ignore[misc]  # vllm is untyped here
         finished = super().finish_requests(request_ids, finished_status)
         self._guarded_report(self._leave_report)
         return finished
+
+    def make_spec_decoding_stats(self, stats: Any, num_draft_tokens: int, **named: Any) -> Any:
+        """vLLM: drafts of one request were looked at; ``stats`` is its own tally of the step."""
+        self._guarded_report(lambda: self._tally(num_draft_tokens, **named))
+        return super().make_spec_decoding_stats(stats, num_draft_tokens, **named)
+
+    def _tally(
+        self,
+        drafted: int,
+        num_accepted_tokens: int,
+        num_invalid_spec_tokens: dict[str, int] | None,
+        request_id: str,
+    ) -> None:
+        # What a grammar had struck out before was never looked at.
+        self._drafted += drafted - (num_invalid_spec_tokens or {}).get(request_id, 0)
+        self._accepted += num_accepted_tokens
 
     def _open_report(self) -> None:
         transfer = self.vllm_config.kv_transfer_config
@@ -77,8 +95,12 @@ class ReportedMixin(_Base):  # type: ignore[misc]  # vllm is untyped here
             draining=False,
             namespace=self.connector.namespace,
             law=law,
+            drafted=self._drafted,
+            accepted=self._accepted,
         )
         counts = {} if pacer is None else dict(pacer.counts)
+        counts[Count.DRAFTED_TOKENS] = self._drafted
+        counts[Count.ACCEPTED_TOKENS] = self._accepted
         counts[Count.POLICY_FAULTS] = self.policy_faults + self._report_faults
         counts[Count.JOURNAL_LOST_LINES] = self.connector.planner.journal.lost
         counts[Count.TRACKED_REQUESTS] = self.connector.planner.tracked_requests

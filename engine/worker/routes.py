@@ -16,7 +16,7 @@ from urllib.parse import parse_qs
 
 from engine import mac, wire
 from engine.shapes.shape import SpecInvalid, WorkerSpec
-from engine.worker import clock, report
+from engine.worker import clock, images, report
 from engine.worker.journal import JournalReader
 
 Message = MutableMapping[str, Any]
@@ -59,15 +59,19 @@ class Desk:
         self.secret = secret
         self.journal = JournalReader(folder)
         self.draining = False
+        self.sees = False
         self.stopped = asyncio.Event()
 
-    def attend(self, engine: Any) -> None:
-        """Learn of vLLM's engine (its `EngineClient`) when it is stopped; in the server's event loop.
+    def attend(self, state: Any) -> None:
+        """Learn what vLLM's application serves, from its ``state``; in the server's event loop.
 
-        From then on the worker drains. vLLM would go on taking calls, and those that its engine core did not
-        take in before it ended would wait until their callers lose patience.
+        When its engine (an `EngineClient`) is stopped the worker drains. vLLM would go on taking calls, and
+        those that its engine core did not take in before it ended would wait until their callers lose
+        patience.
         """
-        stop, loop = engine.shutdown, asyncio.get_running_loop()
+        self.sees = images.serve(state)
+        engine, loop = state.engine_client, asyncio.get_running_loop()
+        stop = engine.shutdown
 
         def stopping(*words: Any, **named: Any) -> None:
             self.draining = True
@@ -109,7 +113,7 @@ class WorkerRoutes:
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """ASGI."""
         if scope["type"] == "lifespan":
-            self.desk.attend(scope["app"].state.engine_client)
+            self.desk.attend(scope["app"].state)
         if scope["type"] == "websocket" and self.desk.secret is not None:
             await send({"type": "websocket.close", "code": 1008})
         elif scope["type"] != "http" or scope["path"] in _OPEN_PATHS:
@@ -119,8 +123,8 @@ class WorkerRoutes:
 
     async def _admit(self, scope: Message, receive: Receive, send: Send) -> None:
         method, answer = self._answers.get(scope["path"], (None, None))
-        drained = self.desk.draining and scope["path"] == wire.GENERATE_PATH
-        if self.desk.secret is None and answer is None and not drained:
+        generates = scope["path"] == wire.GENERATE_PATH
+        if self.desk.secret is None and answer is None and not generates:
             await self._answered(self._app(scope, receive, send))
             return
         try:
@@ -132,6 +136,8 @@ class WorkerRoutes:
             if answer is not None:
                 await _respond(send, HTTPStatus.OK, await answer(call))
                 return
+            if generates:
+                body = self._without_images(body)
         except Refused as refused:
             await _respond(send, refused.status, refused.body())
             return
@@ -148,6 +154,13 @@ class WorkerRoutes:
         finally:
             answer.cancel()
             stopped.cancel()
+
+    def _without_images(self, body: bytes) -> bytes:
+        """A call as vLLM knows it; the images wait for it in this task's context."""
+        try:
+            return images.take(body, self.desk.sees)
+        except images.ImagesRefused as error:
+            raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from error
 
     def _check(self, call: "_Call", method: str | None) -> None:
         secret = self.desk.secret

@@ -1,9 +1,11 @@
 -- Takes a request's limits, its budgets and its hold on the balance, all or none, and mints its id from the server's clock.
 --
 -- KEYS balance, holds, leases, then those of the limits, then those of the budgets.
--- ARGV hold_hi, hold_lo, 20 random hex digits, lease in ms, input tokens, output tokens at most, how many limits; then for
+-- ARGV hold_hi, hold_lo, 20 random hex digits, lease in ms (-1: take nothing, say whether all would be taken),
+--      input tokens, output tokens at most, how many limits; then for
 --      each limit its letter (bucket.lua; c: requests at a time) and amount; then for each budget hi, lo, 'hard' or 'soft'.
 -- Answers one of
+--   {'allowed'} where nothing is to be taken
 --   {'admitted', request id (UUIDv7), TIME, tightest limits…, and for each soft budget that is passed its number, 1 if that is new}
 --   {'unknown', TIME, numbers of what is not projected: 0 the balance, else the place of a limit or budget after the first 3 KEYS}
 --   {'insufficient_balance'}, {'balance_held'}, {'budget', its number, 1 if only holds stand in the way}
@@ -202,6 +204,9 @@ if refused then
 end
 if not covers(hi, lo, held_hi, held_lo) then
   return {'balance_held'}
+end
+if lease_ms < 0 then
+  return {'allowed'}
 end
 
 local request_id = mint(ARGV[3])

@@ -14,6 +14,7 @@ from billing.money import Femto
 from billing.reports.usage_row import Use
 from billing.request_id import RANDOM_BYTES
 from billing.tenancy.limits import Budget
+from billing.tenancy.periods import period_at
 from gateway.admission import budgets
 from gateway.admission.hold import (
     NOTHING_SPENT,
@@ -42,6 +43,7 @@ LOST_HOLDS: Final = "kv:lost"  # what was let go without an event though workers
 LOST_HOLDS_MAX: Final = 10_000
 EXPIRED_BATCH: Final = 500
 NOTHING_DEMANDED: Final = Demand()
+TAKE_NOTHING: Final = -1  # for a lease, to the script
 TELL_AGAIN_S: Final = 10.0
 RETRY_AFTER_S_MAX: Final = 60  # clients that are told to wait for longer do not
 
@@ -79,29 +81,15 @@ class Admission:
             BudgetReached, BudgetHeld: the same of a hard budget.
             LimitReached: a limit is used up for now, or allows none.
         """
-        assert amount >= 0
-        arguments: tuple[Word, ...] = (
-            *limbs(amount),
-            secrets.token_hex(RANDOM_BYTES),
-            self._lease_ms,
-            demand.input_tokens,
-            demand.output_tokens,
-            len(demand.limits),
-            *(word for one in demand.limits for word in (one.letter, one.amount)),
-            *(
-                word
-                for one in demand.budgets
-                for word in (*limbs(one.amount), "hard" if one.hard else "soft")
-            ),
-        )
-        tag = _tag(tenant_id)
-        keys = (
-            *_keys(tenant_id),
-            *(tag + one.name for one in demand.limits),
-            *(tag + budgets.name_of(one) for one in demand.budgets),
-        )
+        keys, arguments = _asked(tenant_id, amount, demand, self._lease_ms)
         reply = await self._run_told(tenant_id, ADMIT, keys, arguments)
         return self._admitted(tenant_id, amount, demand, reply)
+
+    async def would_admit(self, tenant_id: str, amount: Femto, demand: Demand) -> None:
+        """See whether `admit` would at this moment, and take nothing. Raises as that does."""
+        reply = await self._valkey.run(ADMIT, *_asked(tenant_id, amount, demand, TAKE_NOTHING))
+        if reply != ["allowed"]:
+            self._admitted(tenant_id, amount, demand, reply)
 
     async def _run_told(
         self, tenant_id: str, script: Script, keys: Sequence[str], arguments: Sequence[Word]
@@ -202,7 +190,7 @@ class Admission:
 
     async def project_budget(self, tenant_id: str, budget: Budget, use: Use, at: datetime) -> bool:
         """Take over what is spent of a budget in its period at ``at``; no if something later was seen."""
-        period = budgets.period_at(budget, at)
+        period = period_at(budget, at)
         bounds = (microseconds(period.start), microseconds(period.until))
         keys = (_tag(tenant_id) + "projected", _tag(tenant_id) + budgets.name_of(budget))
         words = ("b", use.balance_version, *limbs(use.charge), *bounds)
@@ -265,6 +253,30 @@ class Admission:
         if rows.leases != rows.holds.keys():
             faults.append(f"{tenant_id}: {len(rows.leases)} leases for {len(rows.holds)} holds")
         return faults
+
+
+def _asked(
+    tenant_id: str, amount: Femto, demand: Demand, lease_ms: int
+) -> tuple[tuple[str, ...], tuple[Word, ...]]:
+    """Keys and arguments of admit.lua."""
+    assert amount >= 0
+    arguments: tuple[Word, ...] = (
+        *limbs(amount),
+        secrets.token_hex(RANDOM_BYTES),
+        lease_ms,
+        demand.input_tokens,
+        demand.output_tokens,
+        len(demand.limits),
+        *(word for one in demand.limits for word in (one.letter, one.amount)),
+        *(word for one in demand.budgets for word in (*limbs(one.amount), "hard" if one.hard else "soft")),
+    )
+    tag = _tag(tenant_id)
+    keys = (
+        *_keys(tenant_id),
+        *(tag + one.name for one in demand.limits),
+        *(tag + budgets.name_of(one) for one in demand.budgets),
+    )
+    return keys, arguments
 
 
 def _quota(limits: Sequence[Counted], words: Sequence[int]) -> Quota:

@@ -7,7 +7,7 @@ from billing.ledger.balance import BalanceVersion
 from billing.ledger.service import Ledger
 from billing.reports.service import Reports
 from billing.reports.usage_row import UseFilter
-from gateway.admission import budgets
+from billing.tenancy.periods import period_at
 from gateway.admission.admit import Admission
 from gateway.refusal import ProjectionMissing
 
@@ -33,7 +33,7 @@ class Projections:
             balance = await self._ledger.balance(tenant_id)
             await self._admission.project(BalanceVersion(tenant_id, balance.spendable, balance.version))
         for budget in missing.budgets:
-            period = budgets.period_at(budget, missing.at)
+            period = period_at(budget, missing.at)
             scope = UseFilter(tenant_id, budget.level, budget.owner_id, period.start, period.until)
             for _ in range(READINGS_MAX):
                 use = await self._reports.use(scope)

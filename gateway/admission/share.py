@@ -124,6 +124,14 @@ class AdmissionByShare(Admission):
             raise ValkeyUnavailable("away, and no limit bounds this request")
         return await self._by_share(tenant_id, amount, demand)
 
+    async def would_admit(self, tenant_id: str, amount: Femto, demand: Demand) -> None:
+        """See `Admission.would_admit`; while Valkey is away, nobody can tell before it is tried."""
+        if _now_s() >= self._away_until_s:
+            try:
+                await super().would_admit(tenant_id, amount, demand)
+            except ValkeyUnavailable as error:
+                self._away(error)
+
     async def release_id(
         self,
         tenant_id: str,

@@ -1,9 +1,10 @@
 """Puts the documents beside this file together: OpenAPI 3.1 of the paths that an application serves.
 
 A document is a noun with its operations and schemas, in JSON. Of an operation it says ``paths`` (a list of
-`gateway.paths`), ``method``, what it takes and gives with examples, and ``ignored``: parameters, each with a
-value, that are taken and change nothing; ``open`` is what needs no key. What is the same for all (keys,
-headers, refusals) is added here.
+`gateway.paths`), ``method``, what it takes and gives with examples, ``ignored`` (parameters, each with a
+value, that are taken and change nothing), ``open`` where it needs no key, and ``statuses`` where it refuses
+by others than is usual. What is the same for all (keys, headers, refusals) is added here, and so is what is
+said of ``images`` where they may be sent.
 """
 
 import json
@@ -14,8 +15,12 @@ from typing import Any, Final
 
 from gateway import paths
 from gateway.description import refusals
+from recipe.images import ImageBounds
 
-NOUNS: Final = ("chat", "responses", "messages", "completions", "models", "balance", "receipts", "house")
+NOUNS: Final = (
+    *("chat", "responses", "messages", "completions", "models", "balance"),
+    *("usage", "receipts", "house"),
+)
 BEARER: Final = "key"
 OWN_HEADER: Final = "x-api-key"
 SECURITY: Final[tuple[dict[str, list[str]], ...]] = ({BEARER: []}, {OWN_HEADER: []})
@@ -57,6 +62,14 @@ HEADERS: Final = {
         "schema": {"type": "string"},
     },
 }
+_BOUNDS: Final = ImageBounds()
+IMAGES: Final = (
+    f"Where the model reads images, a request may hold {_BOUNDS.image_count_max} of them, each a PNG, JPEG,"
+    f" WebP or GIF file of at most {_BOUNDS.image_bytes_max} bytes and {_BOUNDS.pixels_max} pixels,"
+    f" {_BOUNDS.side_px_max} on a side, all together of at most {_BOUNDS.request_bytes_max} bytes: as data in"
+    f" base64, or by an http or https URL of the public Internet, from where it is fetched. Their tokens are"
+    f" tokens of the prompt."
+)
 READING: Final = (400, 401, 403, 404, 413, 422, 500, 503)
 OPEN: Final = (400, 404, 429, 500, 503)
 INFERENCE: Final = (*READING, 402, 409, 429)
@@ -116,6 +129,8 @@ def _operation(source: Mapping[str, Any]) -> dict[str, Any]:
     if ignored := source.get("ignored"):
         names = ", ".join(f"`{name}`" for name in ignored)
         said.append(f"Taken, without effect, and named in `x-ignored-params`: {names}.")
+    if source.get("images", False):
+        said.append(IMAGES)
     parameters = list(source.get("parameters", ()))
     if inference:
         parameters += [{"$ref": f"#/components/parameters/{name}"} for name in PARAMETERS]
@@ -142,6 +157,10 @@ def _operation(source: Mapping[str, Any]) -> dict[str, Any]:
 def _statuses(source: Mapping[str, Any]) -> tuple[int, ...]:
     if source.get("inference"):
         return INFERENCE
+    if "statuses" in source:
+        return tuple(source["statuses"])
+    if source.get("images", False):
+        return (*READING, 402, 429)  # who would not be admitted has none fetched
     if "body" in source:
         return READING
     if source.get("open"):

@@ -6,15 +6,17 @@ from functools import cache
 from importlib.metadata import version
 from typing import Any, Final
 
-from litestar import Litestar, Response, get
+from litestar import Litestar, Response, Router, get
 from litestar.openapi import OpenAPIConfig
 from litestar.routes import HTTPRoute
 
+from billing.reports.export.order import MEDIA_TYPES
 from gateway import paths
 from gateway.description.document import SECURITY, described
 from gateway.description.page import page_of
 from gateway.desk import AnyRequest
 from gateway.routes import management
+from gateway.routes.management import exports
 
 ABOUT: Final = (
     "An inference house: DeepSeek's, OpenAI's and Anthropic's protocols over the same models, billed by what"
@@ -29,6 +31,8 @@ REFUSED: Final = {
     "description": "Refused; the status is that of its type.",
     "content": {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorBody"}}},
 }
+
+_FILES: Final = {media: {"schema": {"type": "string", "format": "binary"}} for media in MEDIA_TYPES.values()}
 
 Routes = frozenset[tuple[str, str]]
 
@@ -86,11 +90,11 @@ def _page(routes: Routes) -> str:
 def _management() -> dict[str, Any]:
     """Litestar's description of the management routes, whose schemas are types. Their errors are ours."""
     router = Litestar(
-        [management.router()],
+        [management.router(), Router(MANAGEMENT, route_handlers=exports.HANDLERS), exports.fetch_file],
         openapi_config=OpenAPIConfig(title="", version="", use_handler_docstrings=True),
     )
     made = router.openapi_schema.to_schema()
-    for item in made["paths"].values():
+    for path, item in made["paths"].items():
         for operation in item.values():
             operation["summary"] = _sentence(operation["summary"])
             operation["tags"] = ["Management"]
@@ -99,6 +103,9 @@ def _management() -> dict[str, Any]:
             for answer in operation["responses"].values():
                 answer["description"] = "The answer."
             operation["responses"]["default"] = {"$ref": "#/components/responses/Refused"}
+            if path.endswith("/file"):  # its link is all it takes
+                operation["security"] = []
+                operation["responses"]["200"] = {"description": "The file.", "content": _FILES}
     return made
 
 

@@ -1,6 +1,5 @@
 """One way from body to answer, for every surface."""
 
-import asyncio
 from functools import partial
 from typing import Final
 
@@ -8,25 +7,22 @@ from litestar.exceptions import InternalServerException
 from litestar.response.base import ASGIResponse
 
 from billing.receipts.memo import Memo
-from billing.tenancy.api_key import KeyGrant, TrafficClass
-from engine.api import Constraint, GenerateRequest, Sampling
+from billing.tenancy.api_key import KeyGrant
+from engine.api import Constraint, GenerateRequest, ImageInput, Sampling
 from engine.proof.attestation import prompt_nonce
 from gateway.admission.hold import Hold
 from gateway.desk import AnyRequest, Desk, caller, desk_of
 from gateway.drawn import Teller
-from gateway.permission import CLASS_HEADER, max_tokens, require_model, traffic_class
+from gateway.permission import CLASS_HEADER
 from gateway.pump import Order
+from gateway.reading import Read, understood
 from gateway.refusal import ClientGone
 from gateway.replay import Replay
 from gateway.response import EventStream, Heartbeat, Source, Watch, drained
 from gateway.retries import Sent
 from gateway.settle import Terms
 from gateway.surface import Asked, R, Surface
-from recipe.conversation import has_tools
-from recipe.errors import ParameterInvalid, ParameterUnsupported, PromptTooLong
 
-# Reading and encoding a body of this size takes long enough to be kept off the event loop.
-THREAD_BODY_BYTES: Final = 16 * 1024
 # A body may hold any number of names; clients read headers of a few kilobytes.
 IGNORED_NAMED_MAX: Final = 32
 
@@ -108,49 +104,11 @@ def _label(param: str) -> str:
     return param if known else "other"
 
 
-async def understood(
-    desk: Desk, grant: KeyGrant, surface: Surface[R], body: bytes, class_header: str | None
-) -> Asked[R]:
-    """Read, render and encode a body, off the event loop where that takes long.
-
-    Raises as `Surface.read`, `Catalog.find`, `require_model` and `Recipe.render` do.
-    """
-    understand = partial(_understand, desk, grant, surface, body, class_header)
-    return await asyncio.to_thread(understand) if len(body) > THREAD_BODY_BYTES else understand()
-
-
-def _understand(
-    desk: Desk, grant: KeyGrant, surface: Surface[R], body: bytes, class_header: str | None
-) -> Asked[R]:
-    request = surface.read(body)
-    served = desk.catalog.find(request.model)
-    require_model(grant, served.name)
-    # Conversations with tools come back sooner and more often.
-    by_looks: TrafficClass = "agent" if has_tools(request.conversation) else "chat"
-    kept_as = traffic_class(grant, class_header, by_looks)
-    try:
-        prompt = served.recipe.render(request, f"{grant.tenant_id}/{request.user_id}")
-        fitting = served.recipe.max_tokens(request, prompt)
-    except (ParameterInvalid, ParameterUnsupported, PromptTooLong) as error:
-        error.param = request.names.get(error.param, error.param)
-        raise
-    longest = max_tokens(grant, request, fitting)
-    return Asked(request, served, prompt, longest, kept_as)
-
-
 def order_of(desk: Desk, grant: KeyGrant, surface: Surface[R], asked: Asked[R]) -> Order:
     """What a pump needs to serve it."""
-    terms = Terms(
-        grant=grant,
-        model=asked.served.name,
-        prompt_tokens=len(asked.prompt.token_ids),
-        output_tokens_max=asked.max_tokens,
-        traffic_class=asked.traffic_class,
-        tier="flex" if asked.request.service_tier == "flex" else "standard",
-        user_id=asked.request.user_id,
-    )
+    read = Read(grant, asked.request, asked.served, asked.traffic_class)
     return Order(
-        terms=terms,
+        terms=read.terms(len(asked.prompt.token_ids), asked.max_tokens),
         engine=asked.served.engine,
         parser=asked.served.recipe.parser(asked.prompt),
         generate=lambda terms, hold: _generate_request(desk, terms, asked, hold),
@@ -188,6 +146,10 @@ def _generate_request(desk: Desk, terms: Terms, asked: Asked[R], hold: Hold) -> 
         retention_class=terms.traffic_class,
         nonce=prompt_nonce(terms.grant.nonce_secret, hold.request_id),
         memo=_memo(desk, terms, hold),
+        images=tuple(
+            ImageInput(one.offset, one.tokens, one.image.data, one.image.sha256)
+            for one in asked.prompt.images
+        ),
     )
 
 

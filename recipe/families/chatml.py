@@ -21,6 +21,8 @@ from recipe.families.limits import (
 from recipe.families.model_files import ModelFiles, read_model_files
 from recipe.families.raw import encode_raw
 from recipe.families.template import ChatTemplate, Page, Written
+from recipe.families.vision import has_images, image_mark, placed, vision_of, with_mark, without_detail
+from recipe.images import NO_IMAGES, Images, sources_of
 from recipe.marks import THINK, THINK_END, Marks
 from recipe.markup import MarkupParser
 from recipe.memo import EncodeMemo
@@ -42,6 +44,7 @@ _THINK_TOKENS_MAX: Final = 12
 # Ends of a turn that instruction-tuned models emit whether or not their configuration lists them.
 _TURN_ENDS: Final = ("<|im_end|>", "<|endoftext|>")
 _THINKS: Final = ConversionOptions().with_default_thinking_mode(True)
+_PLAIN: Final = ConversionOptions().with_default_thinking_mode(False)
 # How bodies say whether to think, and how hard.
 _THINKING: Final = frozenset(
     {
@@ -65,6 +68,7 @@ class ChatMl:
         "_sampling_defaults",
         "_stop_token_ids",
         "_template",
+        "_vision",
         "context_tokens",
         "memo",
         "served_name",
@@ -89,7 +93,9 @@ class ChatMl:
                 raise ModelUnreadable("there is no chat template, and the vocabulary has no <|im_start|>")
             source = CHATML
         names = {role: files.special_name(role) or "" for role in ("bos_token", "eos_token")}
-        self._template = ChatTemplate(source, tokenizer, names, memo)
+        self._vision = vision_of(files, tokenizer)
+        image_token = "" if self._vision is None else self._vision.placeholder
+        self._template = ChatTemplate(source, tokenizer, names, memo, image_token)
         ends = [tokenizer.special(name) for name in _TURN_ENDS if name in tokenizer.added.ids]
         self._stop_token_ids = tuple(sorted({*files.eos_token_ids(tokenizer), *ends}))
         self._opening = files.opening(tokenizer)
@@ -106,16 +112,20 @@ class ChatMl:
         tokenizer = Tokenizer.from_model_dir(model_dir)
         return cls(files, tokenizer, served_name, context_tokens or files.context_tokens, memo)
 
-    def render(self, request: Request, scope: str = "") -> Prompt:
+    @property
+    def reads_images(self) -> bool:
+        """See `recipe.registry.Recipe`."""
+        return self._vision is not None
+
+    def render(self, request: Request, scope: str = "", images: Images = NO_IMAGES) -> Prompt:
         """See `recipe.registry.Recipe`."""
         if request.text is not None:
             return self._raw(request)
         refuse_unserved(request)
-        conversation = request.conversation
-        if self._may_think:
-            # Earlier reasoning is left out of a conversation that does not think.
-            conversation = request.convert(_THINKS).conversation
-        page = self._page(request, conversation)
+        mark = image_mark(request.conversation) if has_images(request, self._vision) else ""
+        conversation = self._conversation(request, mark)
+        sources = sources_of(conversation) if mark else []
+        page = self._page(request, conversation, mark)
         texts = [message["content"] for message in page.messages]
         refuse_hopeless(texts, self.tokenizer, self.context_tokens)
         token_ids = self._template.encode(page, scope)
@@ -124,20 +134,31 @@ class ChatMl:
         if begun is not None:
             page, starts_thinking = self._continued(page, begun, starts_thinking)
             token_ids = self._template.encode(page, scope)
-        refuse_overlong(len(token_ids), self.context_tokens)
+        whole, placed_images = placed(token_ids, sources, images, self._vision)
+        refuse_overlong(len(whole), self.context_tokens)
         without_effect = frozenset() if "enable_thinking" in self._template.wants else _THINKING
+        ignored = {*request.ignored_params, *(request.sent & without_effect), *without_detail(sources)}
         return Prompt(
-            token_ids=tuple(token_ids),
+            token_ids=whole,
             stop_token_ids=self._stop_token_ids,
             stop=request.stop,
             starts_thinking=starts_thinking,
             sampling=self._sampling(request),
-            ignored_params=tuple(sorted({*request.ignored_params, *(request.sent & without_effect)})),
+            ignored_params=tuple(sorted(ignored)),
             max_tokens_default=_MAX_TOKENS_DEFAULT,
             constraint=self._constraint(request, starts_thinking=starts_thinking),
             calls=calls_of(request),
             continues=begun is not None,
+            images=placed_images,
         )
+
+    def _conversation(self, request: Request, mark: str) -> Conversation:
+        """What is to be rendered, the mark where its images stand."""
+        # Earlier reasoning is left out of a conversation that does not think.
+        options = _THINKS if self._may_think else _PLAIN
+        if mark:
+            options = with_mark(options, mark)
+        return request.convert(options).conversation if mark or self._may_think else request.conversation
 
     def _raw(self, request: Request) -> Prompt:
         """The prompt of a text."""
@@ -174,7 +195,7 @@ class ChatMl:
         end = self.tokenizer.decode_bytes(token_ids[-_THINK_TOKENS_MAX:])
         return self._may_think and end.rstrip().endswith(THINK.encode())
 
-    def _page(self, request: Request, conversation: Conversation) -> Page:
+    def _page(self, request: Request, conversation: Conversation, image: str) -> Page:
         """What the template is given; a message to be continued is left out."""
         messages = conversation.messages
         if continued(conversation) is not None:
@@ -184,6 +205,7 @@ class ChatMl:
             messages=list(self._messages(messages)),
             tools=_tools(conversation),
             variables={"enable_thinking": request.conversation.thinking_mode} if said else {},
+            image=image,
         )
 
     def _messages(self, messages: list[Message]) -> Iterator[dict[str, Any]]:

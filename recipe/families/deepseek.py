@@ -13,6 +13,7 @@ from recipe.conversation import Conversation, continued
 from recipe.detokenizer import Detokenizer
 from recipe.errors import ParameterInvalid
 from recipe.events import Event, Finish, FinishReason, Text, Thinking, ToolArguments, ToolCall
+from recipe.families.deepseek_vision import IMAGE, DeepSeekVision
 from recipe.families.limits import (
     calls_of,
     completion_tokens,
@@ -22,6 +23,8 @@ from recipe.families.limits import (
 )
 from recipe.families.model_files import ModelFiles, read_model_files
 from recipe.families.raw import encode_raw
+from recipe.families.vision import has_images, image_mark, placed, with_mark
+from recipe.images import NO_IMAGES, Images
 from recipe.memo import EncodeMemo
 from recipe.parser import OutputParser, PlainParser
 from recipe.prompt import Constraint, Prompt, Sampling
@@ -55,6 +58,7 @@ class DeepSeek:
         "_options",
         "_stop_token_ids",
         "_version",
+        "_vision",
         "context_tokens",
         "memo",
         "served_name",
@@ -72,6 +76,7 @@ class DeepSeek:
         self._options = deepseek_recipe.ConversionOptions().with_model_alias(MODEL, self._version)
         self._encoding = _ENCODINGS[family]()
         self._bos = self.tokenizer.special(_BOS)
+        self._vision = DeepSeekVision.of(files, self.tokenizer) if family == "deepseek-v4.1" else None
         ends = {*files.eos_token_ids(self.tokenizer), self.tokenizer.special(_EOS)}
         self._stop_token_ids = tuple(sorted(ends))
 
@@ -84,16 +89,23 @@ class DeepSeek:
         made.context_tokens = context_tokens or made.context_tokens
         return made
 
-    def render(self, request: Request, scope: str = "") -> Prompt:
+    @property
+    def reads_images(self) -> bool:
+        """See `recipe.registry.Recipe`."""
+        return self._vision is not None
+
+    def render(self, request: Request, scope: str = "", images: Images = NO_IMAGES) -> Prompt:
         """See `recipe.registry.Recipe`."""
         if request.text is not None:
             return self._raw(request)
         refuse_unserved(request)
-        converted = request.convert(self._options)
+        mark = image_mark(request.conversation) if has_images(request, self._vision) else ""
+        converted = request.convert(with_mark(self._options, mark) if mark else self._options)
         conversation = converted.conversation
         contents = [message.content for message in conversation.messages]
         refuse_hopeless(contents, self.tokenizer, self.context_tokens)
-        token_ids = self._encoded(conversation, scope)
+        encoded, sources = self._encoded(conversation, scope, mark)
+        token_ids, placed_images = placed(encoded, sources, images, self._vision)
         refuse_overlong(len(token_ids), self.context_tokens)
         sampling = self._sampling(request.sampling, thinks=conversation.thinking_mode)
         ignored: set[str] = set()
@@ -117,6 +129,7 @@ class DeepSeek:
             calls=calls_of(request),
             opens_calls=reading.starts_in_tool_calls,
             continues=continued(conversation) is not None,
+            images=placed_images,
         )
 
     def _raw(self, request: Request) -> Prompt:
@@ -158,18 +171,27 @@ class DeepSeek:
             return None
         return constraint.of_response_format(conversation, after=_THINKING_END if starts_thinking else None)
 
-    def _encoded(self, conversation: Conversation, scope: str) -> tuple[int, ...]:
-        """Ids of what deepseek-recipe renders: its special tokens, and the plain text between them."""
-        page = self._encoding.render_conversation(conversation)
+    def _encoded(
+        self, conversation: Conversation, scope: str, mark: str
+    ) -> tuple[list[int], Sequence[deepseek_recipe.ImageSource]]:
+        """Ids of what deepseek-recipe renders: its special tokens, and the plain text between them.
+
+        Its image token, here a mark, is one of them. The sources of images come in the order of these.
+        """
+        encoding = self._encoding
+        if mark:
+            encoding = encoding.with_special_tokens(deepseek_recipe.SpecialTokens(image=mark))
+        page = encoding.render_conversation(conversation)
         text, ranges, encode = page.prompt, page.special_ranges, self.tokenizer.encode_plain
         ends = [0, *(stop for _, stop in ranges)]
         plain = [text[end:start] for end, (start, _) in zip(ends, [*ranges, (len(text), 0)], strict=True)]
         first, *others = self.memo.ids(scope, plain, lambda place: encode(plain[place]))
         token_ids = [*first]
         for (start, stop), ids in zip(ranges, others, strict=True):
-            token_ids.append(self.tokenizer.special(text[start:stop]))
+            name = text[start:stop]
+            token_ids.append(self.tokenizer.special(IMAGE if name == mark else name))
             token_ids += ids
-        return tuple(token_ids)
+        return token_ids, page.image_sources
 
     def _sampling(self, asked: Sampling, *, thinks: bool) -> Sampling:
         """What the models are made for: temperature 1 while thinking, V4.1 with the whole distribution."""

@@ -19,7 +19,7 @@ def refuse_unserved(request: Request) -> None:
     """Refuse what no family serves, and more tools than are read.
 
     Raises:
-        ParameterUnsupported: images; a response format where the model may call tools, or goes on with a
+        ParameterUnsupported: a response format where the model may call tools, or goes on with a
             message, as it would be enforced on every token. Leaving them out would answer another question.
         ParameterInvalid: there are too many tools, or one is too large.
     """
@@ -28,8 +28,6 @@ def refuse_unserved(request: Request) -> None:
     if conversation.response_format != "text" and (free or continued(conversation) is not None):
         beside = "'tools' that may be called" if free else "a 'prefix'"
         raise ParameterUnsupported("response_format", f"'response_format' is not served beside {beside}")
-    if any(message.image_sources for message in conversation.messages):
-        raise ParameterUnsupported("messages", "This model reads no images")
     if len(conversation.tools) > TOOLS_MAX:  # with those of namespaces
         raise ParameterInvalid("tools", f"'tools' must hold at most {TOOLS_MAX} tools")
     for place, tool in enumerate(conversation.tools):

@@ -1,7 +1,7 @@
 """What families read of a model directory besides its tokenizer."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ class ModelFiles:
         config: ``config.json``, which has to be there.
         generation: ``generation_config.json``.
         tokenizer_config: ``tokenizer_config.json``.
+        processor: ``processor_config.json``, of models that take more than text.
+        preprocessor: ``preprocessor_config.json``, how those take images.
         chat_template: ``chat_template.jinja``, or the one in the tokenizer's configuration; None without.
     """
 
@@ -26,6 +28,8 @@ class ModelFiles:
     generation: dict[str, Any]
     tokenizer_config: dict[str, Any]
     chat_template: str | None
+    processor: dict[str, Any] = field(default_factory=dict)
+    preprocessor: dict[str, Any] = field(default_factory=dict)
 
     @property
     def context_tokens(self) -> int:
@@ -84,6 +88,8 @@ def read_model_files(model_dir: Path) -> ModelFiles:
         generation=_object(model_dir / "generation_config.json"),
         tokenizer_config=tokenizer_config,
         chat_template=_chat_template(model_dir, tokenizer_config),
+        processor=_object(model_dir / "processor_config.json"),
+        preprocessor=_object(model_dir / "preprocessor_config.json"),
     )
 
 

@@ -6,14 +6,15 @@ spellings the template wrote itself are whole; the marks are taken out again bef
 are marked too where a neighbour in the template could complete a spelling.
 
 What was encoded before is remembered by scope (`recipe.memo`): message by message where the template writes
-them so and control tokens keep them apart, else text by text between control tokens.
+them so and control tokens keep them apart, else text by text between control tokens. Where there are images
+it is text by text: the ids of a text depend on no image.
 """
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import regex  # type: ignore[import-untyped]  # the package ships no types
 from jinja2 import TemplateError, meta
@@ -37,6 +38,8 @@ _FIELDS: Final = frozenset(
 )
 
 ChatMessage = Mapping[str, Any]
+# Whether a template takes a message's content as a text, as parts of it, or either.
+Form = Literal["texts", "parts", "both"]
 
 
 class Written(str):
@@ -54,12 +57,15 @@ class Page:
         tools: as in a chat body.
         variables: what else the template is to know.
         continued: the beginning of the answer, to be gone on with, in parts.
+        image: a character that stands for an image in the messages' texts, and for nothing else on the page;
+            empty where there is none.
     """
 
     messages: Sequence[ChatMessage]
     tools: Sequence[Mapping[str, Any]] = ()
     variables: Mapping[str, Any] = field(default_factory=dict)
     continued: Sequence[str] = ()
+    image: str = ""
 
 
 class _Entangled(Exception):
@@ -69,6 +75,9 @@ class _Entangled(Exception):
 class ChatTemplate:
     """Renders messages to token ids; safe to share between threads.
 
+    Args:
+        image_token: what a prompt has where an image is to stand; empty where the model reads none.
+
     Attributes:
         wants: names of the variables that the template takes, such as ``tools``.
     """
@@ -77,6 +86,8 @@ class ChatTemplate:
         "_beginnings",
         "_by_message",
         "_endings",
+        "_form",
+        "_image_token",
         "_memo",
         "_names",
         "_source",
@@ -90,7 +101,12 @@ class ChatTemplate:
     )
 
     def __init__(
-        self, source: str, tokenizer: Tokenizer, variables: Mapping[str, str], memo: EncodeMemo
+        self,
+        source: str,
+        tokenizer: Tokenizer,
+        variables: Mapping[str, str],
+        memo: EncodeMemo,
+        image_token: str = "",
     ) -> None:
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
@@ -118,6 +134,8 @@ class ChatTemplate:
         }
         self._spellings = regex.compile("|".join(map(regex.escape, self._names)) or r"(?!)")
         self._written_before = lru_cache(_ROLES_KEPT)(self._rendered_first)
+        self._image_token = image_token
+        self._form: Final[Form] = self._form_taken() if image_token else "texts"
 
     def encode(self, page: Page, scope: str = "") -> list[int]:
         """Token ids of the conversation, up to where the assistant's answer begins or goes on.
@@ -134,19 +152,55 @@ class ChatTemplate:
             except _Entangled:
                 pass
         mark = self._mark(page)
-        messages: Sequence[ChatMessage] = [self._marked(message, mark) for message in page.messages]
+        messages: Sequence[ChatMessage] = [
+            self._marked(message, mark, page.image) for message in page.messages
+        ]
         tools = _each_text(page.tools, lambda text: self._broken(text, mark)) if page.tools else []
         if "tools" not in self.wants and (tools or not all(map(_is_plain, messages))):
             messages, tools = hermes.spelled(messages, tools), []
-        if self._by_message and messages and not (tools or page.variables or page.continued):
+        if self._by_message and messages and not (tools or page.variables or page.continued or page.image):
             try:
                 return self._encode_by_message(messages, mark, scope)
             except _Entangled:
                 pass
+        if page.image:
+            messages = self._with_images(messages, page.image)
         rendered = self._rendered(messages, tools=tools or None, **page.variables)
         for part in page.continued:
             rendered += part if isinstance(part, Written) else self._broken(part, mark)
         return self._encode_rendered(rendered, mark, scope)
+
+    def _with_images(self, messages: Sequence[ChatMessage], image: str) -> list[ChatMessage]:
+        """Messages with their images as the template takes them."""
+        if self._form == "texts":
+            token = self._image_token
+            return [{**message, "content": message["content"].replace(image, token)} for message in messages]
+        return [
+            {**message, "content": _parts(message["content"], image)}
+            if image in message["content"]
+            else message
+            for message in messages
+        ]
+
+    def _form_taken(self) -> Form:
+        """How the template takes messages, by what it makes of one; ModelUnreadable if no images."""
+        probe, other = map(chr, _PRIVATE_USE[-2:])
+
+        def written(content: Any) -> str:
+            try:
+                return self._template.render(
+                    messages=[{"role": "user", "content": content}], **self._variables
+                )
+            except (TemplateError, TypeError, ValueError):
+                return ""
+
+        texts = probe in written(probe)
+        whole = written(_parts(probe + other, probe))
+        if whole.count(self._image_token) == 1 and other in whole:
+            return "both" if texts else "parts"
+        if not texts:
+            raise ModelUnreadable("the chat template takes no images")
+        return "texts"
 
     def _encode_by_message(self, messages: Sequence[ChatMessage], mark: str, scope: str) -> list[int]:
         """Ids of the messages, of each by itself; raises _Entangled when they are not to be had so.
@@ -204,6 +258,11 @@ class ChatTemplate:
     def _rendered(self, marked: Sequence[ChatMessage], *, ends: bool = True, **variables: Any) -> str:
         """The template's text, marks and all. ``ends``: the assistant's answer begins there."""
         known = {**self._variables, **variables}
+        if self._form == "parts":
+            marked = [
+                {**each, "content": _parts(each["content"])} if isinstance(each["content"], str) else each
+                for each in marked
+            ]
         try:
             return self._template.render(messages=marked, add_generation_prompt=ends, **known)
         except (TemplateError, TypeError, ValueError) as error:
@@ -231,8 +290,12 @@ class ChatTemplate:
             text = mark + text
         return text
 
-    def _marked(self, message: ChatMessage, mark: str) -> ChatMessage:
-        """The message with every text of the client's in it broken."""
+    def _marked(self, message: ChatMessage, mark: str, image: str = "") -> ChatMessage:
+        """The message with every text of the client's in it broken, those between images each by itself."""
+        if image and image in message["content"]:
+            apart = [self._broken(text, mark) for text in _between(message["content"], image)]
+            message = {**message, "content": ""}
+            return {**self._marked(message, mark), "content": image.join(apart)}
         if _is_plain(message):
             return {**message, "content": self._broken(message["content"], mark)}
         marked: ChatMessage = _each_text(message, lambda text: self._broken(text, mark))
@@ -264,8 +327,28 @@ def _is_plain(message: ChatMessage) -> bool:
 
 def _is_of_texts(page: Page) -> bool:
     """Whether there is nothing but texts by role, and at least one."""
-    more = page.tools or page.variables or page.continued or not page.messages
+    more = page.tools or page.variables or page.continued or page.image or not page.messages
     return not more and all(map(_is_plain, page.messages))
+
+
+def _between(content: str, image: str) -> list[str]:
+    """The texts around images, without what deepseek-recipe puts between two parts of a message."""
+    texts = content.split(image)
+    last = len(texts) - 1
+    for place, text in enumerate(texts):
+        after = text.removeprefix("\n\n") if place else text
+        texts[place] = after.removesuffix("\n\n") if place < last else after
+    return texts
+
+
+def _parts(content: str, image: str = "") -> list[dict[str, str]]:
+    """A text, with images in it, as transformers' templates take it."""
+    first, *others = content.split(image) if image else [content]
+    parts = [{"type": "text", "text": first}] if first else []
+    for text in others:
+        parts.append({"type": "image"})
+        parts += [{"type": "text", "text": text}] if text else []
+    return parts or [{"type": "text", "text": ""}]
 
 
 def _each_text(value: Any, change: Callable[[str], Any]) -> Any:

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from recipe.events import Drawn, Event, Finish, Likely, Text, Thinking, ToolArguments, ToolCall
+from recipe.events import Drawn, Event, Finish, Text, Thinking, ToolArguments, ToolCall
 from recipe.protocols.chat import ChatRequest
+from recipe.protocols.logprobs import token
 from recipe.request import ServiceTier
 from recipe.usage import Usage, chat_usage
 
@@ -152,20 +153,10 @@ def answer(head: AnswerHead, style: AnswerStyle, events: Sequence[Event], usage:
 
 def _logprobs(drawn: Sequence[Drawn]) -> dict[str, Any]:
     """OpenAI's object; where tokens are reasoning, with DeepSeek's list of those beside."""
-    told: dict[str, Any] = {"content": [_token(one) for one in drawn if not one.reasoning], "refusal": None}
-    if thought := [_token(one) for one in drawn if one.reasoning]:
+    told: dict[str, Any] = {"content": [token(one) for one in drawn if not one.reasoning], "refusal": None}
+    if thought := [token(one) for one in drawn if one.reasoning]:
         told["reasoning_content"] = thought
     return told
-
-
-def _token(drawn: Drawn) -> dict[str, Any]:
-    return {**_likely(drawn.drawn), "top_logprobs": [_likely(likely) for likely in drawn.top]}
-
-
-def _likely(likely: Likely) -> dict[str, Any]:
-    """A token may be a part of a character: then its bytes alone say what it is."""
-    text = likely.token.decode(errors="replace")
-    return {"token": text, "logprob": likely.logprob, "bytes": list(likely.token)}
 
 
 def _calls(head: AnswerHead, style: AnswerStyle, events: Sequence[Event]) -> list[dict[str, Any]]:

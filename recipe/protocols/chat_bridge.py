@@ -14,6 +14,7 @@ from deepseek_recipe import ChatCompletionRequest, ConversationRequest, Conversi
 
 from recipe.conversation import Conversation
 from recipe.errors import ParameterInvalid, ParameterUnsupported
+from recipe.images import in_base64
 from recipe.protocols import parameters
 from recipe.protocols.conversion import MODEL, Dialect
 from recipe.protocols.tool_names import functions_in, stand_ins
@@ -146,9 +147,12 @@ def _message(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _part(part: Any) -> Any:
-    if isinstance(part, dict) and isinstance(part.get("image_url"), str):
-        return {**part, "image_url": {"url": part["image_url"]}}
-    return part
+    image = part.get("image_url") if isinstance(part, dict) else None
+    if isinstance(image, str):
+        image = {"url": image}
+    if not isinstance(image, dict) or not isinstance(image.get("url"), str):
+        return part
+    return {**part, "image_url": {**image, "url": in_base64(image["url"])}}
 
 
 def _param_in(message: str) -> str:

@@ -8,9 +8,10 @@ import deepseek_recipe
 from deepseek_recipe import Conversation, ConversationRequest, ConversionOptions
 
 from recipe.errors import ParameterInvalid, ParameterUnsupported
-from recipe.events import Event, Finish, Text
+from recipe.events import Drawn, Event, Finish, Text
 from recipe.protocols import openai, parameters
 from recipe.protocols.chat_answer import AnswerHead
+from recipe.protocols.logprobs import Columns
 from recipe.request import Request
 from recipe.usage import Usage, chat_usage
 
@@ -19,7 +20,6 @@ _UNSERVED: Final[dict[str, tuple[Any, ...]]] = {
     "n": (1,),
     "best_of": (1,),
     "echo": (False,),
-    "logprobs": (),
     "logit_bias": ({},),
     "thinking": ({"type": "disabled"},),
 }
@@ -28,6 +28,7 @@ _SERVED: Final = frozenset(
     {
         *("model", "prompt", "suffix", "max_tokens", "stop", "stream", "stream_options", "user_id"),
         *("temperature", "top_p", "seed", "presence_penalty", "frequency_penalty", "service_tier"),
+        "logprobs",
         *_UNSERVED,
     }
 )
@@ -66,6 +67,7 @@ def read(body: bytes) -> CompletionRequest:
         names={"messages": "prompt"},
         stop=parameters.stops(document, "stop"),
         stream=stream,
+        logprobs=parameters.integer(document, "logprobs", 0, parameters.TOP_LOGPROBS_MAX),
         include_usage=openai.include_usage(document, stream=stream),
         user_id=parameters.text(document, "user_id", parameters.USER_ID_CHARS_MAX) or "",
         service_tier=openai.service_tier(document),
@@ -108,11 +110,12 @@ class CompletionStream:
     Chunks are plain dicts, to be sent as ``data: <json>`` frames, with ``data: [DONE]`` after the last one.
     """
 
-    __slots__ = ("_finish", "_head", "_include_usage")
+    __slots__ = ("_columns", "_finish", "_head", "_include_usage")
 
     def __init__(self, head: AnswerHead, *, include_usage: bool) -> None:
         self._head = head
         self._include_usage = include_usage
+        self._columns = Columns()
         self._finish: Finish | None = None
 
     def opening(self, _: Usage) -> list[dict[str, Any]]:
@@ -122,13 +125,19 @@ class CompletionStream:
     def deltas(self, events: Sequence[Event]) -> list[dict[str, Any]]:
         """A chunk for each piece of text. `Finish` is kept for `closing`: usage is not known yet."""
         chunks = []
+        drawn: list[Drawn] = []
         for event in events:
             assert self._finish is None, "nothing follows Finish"
             match event:
                 case Text(text):
                     chunks.append(_object(self._head, text))
+                case Drawn():
+                    drawn.append(event)
                 case Finish():
                     self._finish = event
+        if drawn:
+            chunks = chunks or [_object(self._head, "")]
+            chunks[-1]["choices"][0]["logprobs"] = self._columns.of(drawn)
         return chunks
 
     def closing(self, usage: Usage) -> list[dict[str, Any]]:
@@ -143,7 +152,10 @@ def answer(head: AnswerHead, events: Sequence[Event], usage: Usage) -> dict[str,
     finish = events[-1] if events else None
     assert isinstance(finish, Finish), "an answer ends with Finish"
     text = "".join(event.text for event in events if isinstance(event, Text))
-    return _object(head, text, finish.reason, usage)
+    completion = _object(head, text, finish.reason, usage)
+    if drawn := [event for event in events if isinstance(event, Drawn)]:
+        completion["choices"][0]["logprobs"] = Columns().of(drawn)
+    return completion
 
 
 def _object(

@@ -7,6 +7,7 @@ behind it: ``any`` tool, strict tools, an answer's schema, and that an assistant
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Final, Self
 
 from deepseek_recipe import (
@@ -15,12 +16,15 @@ from deepseek_recipe import (
     ConversionOptions,
     MessagesRequest,
     ParsingOptions,
+    SpecialToken,
     ThinkingInitialStage,
     ToolDefinition,
+    UserMessage,
 )
 
-from recipe.conversation import Conversation
+from recipe.conversation import Conversation, Message
 from recipe.errors import ParameterInvalid, ParameterUnsupported
+from recipe.images import sources_of
 from recipe.protocols import parameters
 from recipe.protocols.conversion import MODEL, UNREADABLE, Dialect
 from recipe.protocols.messages_blocks import Blocks
@@ -61,10 +65,10 @@ class Additions:
     schema: Mapping[str, Any] | None = field(default=None, hash=False)
     continues: bool = False
 
-    def to(self, read: ConversationRequest) -> Completed:
+    def to(self, read: ConversationRequest, image_token: str) -> Completed:
         """What was read, with these."""
         known, begins = read.conversation, read.parsing_options
-        messages = known.messages
+        messages = _with_images_in(known.messages, image_token)
         if self.continues and messages and messages[-1].role == "assistant":
             last = messages[-1]
             messages[-1] = AssistantMessage(last.content, last.reasoning_content, prefix=True)
@@ -152,7 +156,21 @@ class Bridged:
     def convert(self, options: ConversionOptions) -> Converted:
         """See `recipe.request.Request`."""
         read = _MESSAGES.convert(self.wire, options)
-        return read if self.added == Additions() else self.added.to(read)
+        whole = self.added == Additions() and not sources_of(read.conversation)
+        return read if whole else self.added.to(read, options.special_tokens.token(SpecialToken.Image))
+
+
+def _with_images_in(messages: list[Message], image_token: str) -> list[Message]:
+    """A user's turn with images in it as one message: deepseek-recipe makes one of each block."""
+    joined: list[Message] = []
+    for role, run in groupby(messages, lambda message: message.role):
+        turn = list(run)
+        sources = [source for message in turn for source in message.image_sources]
+        if role == "user" and sources:
+            content = "\n\n".join(message.content for message in turn)
+            turn = [UserMessage(content, sources, image_token=image_token)]
+        joined += turn
+    return joined
 
 
 def _tool(tool: Any, at: str, ignored: set[str]) -> dict[str, Any]:

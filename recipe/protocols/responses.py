@@ -123,6 +123,7 @@ def read(body: bytes) -> ResponsesRequest:
         namespaces=namespaces(spelled.wire, _OPTIONS),
         custom_tools=_custom_tools(spelled),
         encrypted=_ENCRYPTED in include,
+        logprobs=int(document.get("top_logprobs") or 0) if _LOGPROBS in include else None,
     )
 
 
@@ -144,8 +145,6 @@ def _include(document: parameters.Body) -> list[str]:
         return []
     if not isinstance(include, list) or not all(isinstance(name, str) for name in include):
         raise ParameterInvalid("include", "'include' must be a list of strings", malformed=True)
-    if _LOGPROBS in include:
-        raise ParameterUnsupported("include", f"{_LOGPROBS!r} is not served")
     return include
 
 
@@ -156,11 +155,12 @@ def _without_effect(document: parameters.Body, include: list[str]) -> set[str]:
         raise ParameterInvalid("truncation", "'truncation' must be 'auto' or 'disabled'")
     parameters.mapping(document, "stream_options")
     text, reasoning = parameters.mapping(document, "text"), parameters.mapping(document, "reasoning")
+    top = parameters.integer(document, "top_logprobs", 0, parameters.TOP_LOGPROBS_MAX)
     without = {
         "store": parameters.flag(document, "store"),
         "truncation": truncation == "auto",
-        "top_logprobs": bool(parameters.integer(document, "top_logprobs", 0, parameters.TOP_LOGPROBS_MAX)),
-        "include": any(name != _ENCRYPTED for name in include),
+        "top_logprobs": bool(top) and _LOGPROBS not in include,
+        "include": any(name not in (_ENCRYPTED, _LOGPROBS) for name in include),
         "text.verbosity": text is not None and text.get("verbosity") is not None,
         "reasoning.summary": reasoning is not None
         and bool(reasoning.keys() & {"summary", "generate_summary"}),

@@ -21,6 +21,7 @@ from deepseek_recipe import (
 from deepseek_recipe import ResponsesRequest as Native
 
 from recipe.errors import ParameterInvalid, ParameterUnsupported
+from recipe.images import in_base64
 from recipe.protocols import parameters
 from recipe.protocols.conversion import MESSAGE_CHARS_MAX, MODEL, SHAPE_PREFIX, UNREADABLE, sentence
 
@@ -190,6 +191,8 @@ def _part(part: Any, param: str) -> Any:
         raise ParameterUnsupported(param, "Files are not read: send their text as 'input_text'")
     if part.get("type") == "refusal":
         return {"type": "output_text", "text": part.get("refusal")}
+    if part.get("type") == "input_image" and isinstance(part.get("image_url"), str):
+        return {**part, "image_url": in_base64(part["image_url"])}
     return part
 
 

@@ -1,14 +1,15 @@
 """Answers as OpenAI's Responses events; a whole answer is what the last of them says."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 from deepseek_recipe import ConversionOptions
 
-from recipe.events import Event, Finish, Text, Thinking, ToolArguments, ToolCall
+from recipe.events import Drawn, Event, Finish, Text, Thinking, ToolArguments, ToolCall
 from recipe.protocols.conversion import MODEL
+from recipe.protocols.logprobs import token
 from recipe.protocols.responses_bridge import convert, echo
 from recipe.usage import Usage, responses_usage
 
@@ -55,6 +56,7 @@ class _Item:
         kind: of its events: ``output_text``, ``reasoning_text``, ``function_call_arguments`` or
             ``custom_tool_call_input``.
         holds: the field that its pieces become: ``text``, ``arguments`` or ``input``.
+        logprobs: of the tokens of its text, where they are asked for.
     """
 
     place: int
@@ -62,6 +64,7 @@ class _Item:
     kind: str
     holds: str
     pieces: list[str] = field(default_factory=list)
+    logprobs: list[Chunk] = field(default_factory=list)
 
     @property
     def in_parts(self) -> bool:
@@ -92,7 +95,9 @@ class _Item:
     def part(self, text: str) -> Chunk:
         """The part of its content."""
         part: Chunk = {"type": self.kind, "text": text}
-        return {**part, "annotations": [], "logprobs": []} if self.kind == "output_text" else part
+        if self.kind != "output_text":
+            return part
+        return {**part, "annotations": [], "logprobs": list(self.logprobs) if text else []}
 
     def named(self) -> Chunk:
         """How its own events refer to it."""
@@ -101,10 +106,10 @@ class _Item:
             named["content_index"] = 0
         return named
 
-    def said(self, **value: str) -> Chunk:
+    def said(self, logprobs: Sequence[Chunk], **value: str) -> Chunk:
         """What an event of its text, arguments or input tells."""
         said = {**value, **self.named()}
-        return {**said, "logprobs": []} if self.kind == "output_text" else said
+        return {**said, "logprobs": list(logprobs)} if self.kind == "output_text" else said
 
 
 class ResponsesStream:
@@ -113,13 +118,14 @@ class ResponsesStream:
     They are plain dicts, numbered from 0 without a gap, to be sent as frames named after their ``type``.
     """
 
-    __slots__ = ("_finish", "_head", "_item", "_number", "_opened", "_output")
+    __slots__ = ("_drawn", "_finish", "_head", "_item", "_number", "_opened", "_output")
 
     def __init__(self, head: ResponseHead) -> None:
         self._head = head
         self._item: _Item | None = None
         self._output: list[Chunk] = []
         self._finish: Finish | None = None
+        self._drawn: list[Chunk] = []  # tokens whose text has not been told yet
         self._opened = False
         self._number = 2  # `opening` takes the first two, whenever it is written
 
@@ -134,12 +140,19 @@ class ResponsesStream:
         ]
 
     def deltas(self, events: Sequence[Event]) -> list[Chunk]:
-        """Events of each piece and of each item that begins or ends. `Finish` is kept for `closing`."""
+        """Events of each piece and of each item that begins or ends. `Finish` is kept for `closing`.
+
+        Of drawn tokens all are told but those of the reasoning and of calls: with the text that they became,
+        or else with the whole message.
+        """
         chunks: list[Chunk] = []
+        drawn = [token(event) for event in events if isinstance(event, Drawn) and not event.reasoning]
         for event in events:
             assert self._finish is None, "nothing follows Finish"
             match event:
                 case Text(text):
+                    self._drawn += drawn
+                    drawn = []
                     self._say("output_text", text, chunks)
                 case Thinking(text):
                     self._say("reasoning_text", text, chunks)
@@ -150,6 +163,8 @@ class ResponsesStream:
                     self._add(self._item, text, chunks)
                 case Finish():
                     self._finish = event
+        if self._item is None or self._item.in_parts:
+            self._drawn += drawn
         return chunks
 
     def closing(self, usage: Usage) -> list[Chunk]:
@@ -185,8 +200,11 @@ class ResponsesStream:
         self._add(self._item, text, chunks)
 
     def _begin(self, item: _Item, chunks: list[Chunk]) -> None:
-        self._end("completed", chunks, called=item.holds != "text")
+        called = item.holds != "text"
+        self._end("completed", chunks, called=called)
         self._item = item
+        if called:
+            self._drawn = []
         added = {"item": item.shown("in_progress", ""), "output_index": item.place}
         chunks.append(self._numbered("response.output_item.added", added))
         if item.in_parts:
@@ -195,8 +213,12 @@ class ResponsesStream:
 
     def _add(self, item: _Item, piece: str, chunks: list[Chunk]) -> None:
         item.pieces.append(piece)
+        drawn: list[Chunk] = []
+        if item.kind == "output_text":
+            drawn, self._drawn = self._drawn, []
+            item.logprobs += drawn
         if item.holds != "input":
-            chunks.append(self._numbered(f"response.{item.kind}.delta", item.said(delta=piece)))
+            chunks.append(self._numbered(f"response.{item.kind}.delta", item.said(drawn, delta=piece)))
 
     def _end(self, status: str, chunks: list[Chunk], *, called: bool = False) -> None:
         """End the item in the making; what is said before a call is commentary."""
@@ -207,15 +229,19 @@ class ResponsesStream:
         if called and "phase" in item.head:
             item.head["phase"] = "commentary"
         if item.holds == "input" and whole:
-            chunks.append(self._numbered(f"response.{item.kind}.delta", item.said(delta=whole)))
-        chunks.append(self._numbered(f"response.{item.kind}.done", item.said(**{item.holds: whole})))
+            chunks.append(self._numbered(f"response.{item.kind}.delta", item.said((), delta=whole)))
+        if item.kind == "output_text":
+            item.logprobs += self._drawn
+            self._drawn = []
+        done = item.said(item.logprobs, **{item.holds: whole})
+        chunks.append(self._numbered(f"response.{item.kind}.done", done))
         if item.in_parts:
             part = {**item.named(), "part": item.part(whole)}
             chunks.append(self._numbered("response.content_part.done", part))
         shown = item.shown(status, whole)
         self._output.append(shown)
-        done = {"item": shown, "output_index": item.place}
-        chunks.append(self._numbered("response.output_item.done", done))
+        ended = {"item": shown, "output_index": item.place}
+        chunks.append(self._numbered("response.output_item.done", ended))
 
     def _written(self, kind: str) -> _Item:
         """A new item of text or of reasoning, behind the one in the making."""
@@ -271,6 +297,18 @@ class ResponsesStream:
 def answer(head: ResponseHead, events: Sequence[Event], usage: Usage) -> Chunk:
     """All events of an answer as one response; the last event must be `Finish`."""
     stream = ResponsesStream(head)
-    stream.deltas(events)
+    for batch in _batches(events):
+        stream.deltas(batch)
     response: Chunk = stream.closing(usage)[-1]["response"]
     return response
+
+
+def _batches(events: Sequence[Event]) -> Iterator[list[Event]]:
+    """Events as they came: drawn tokens behind the text that came with them."""
+    batch: list[Event] = []
+    for event in events:
+        if batch and isinstance(batch[-1], Drawn) and not isinstance(event, Drawn):
+            yield batch
+            batch = []
+        batch.append(event)
+    yield batch

@@ -2,23 +2,32 @@
 
 import asyncio
 import secrets
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from admin import clock
-from admin.jobs import Works, jobs_of
+from admin.jobs import Paying, Works, jobs_of
+from billing.alerts.service import Alerts
 from billing.db.partitions import Partitions
 from billing.db.transaction import Database
+from billing.invoicing.service import Invoicing
 from billing.ledger.auto_top_up import AutoTopUp
 from billing.ledger.credit import Grant
 from billing.ledger.service import Ledger
 from billing.money import Femto
+from billing.notify.delivery import Deliveries, Reply
+from billing.payments.outbox import Outbox
+from billing.payments.service import Payments
+from billing.payments.stripe import Stripe, StripeAccess
+from billing.pricing.document import row_sha256
 from billing.pricing.service import Prices
 from billing.queue import Job, Queue
 from billing.receipts.log.service import ReceiptLog
 from billing.receipts.service import Receipts
+from billing.reports.export.files.service import ExportFiles
 from billing.reports.rollup import Rollups
 from billing.request_id import RANDOM_BYTES, mint
 from billing.settlement.batch import Settlement
@@ -29,21 +38,54 @@ from gateway.refusal import BalanceInsufficient
 from gateway.sweep import Patience, SweepBooks, Sweeper
 from gateway.telemetry import SweepTelemetry
 from gateway.valkey import Valkey
+from gateway.vault import WEBHOOKS, Vault
 from tests.attested import Signed, decode, prefill
+from tests.billing.payments.fake_stripe import SECRET_KEY, FakeStripe
 from tests.deployment import signer
 from tests.gateway.doubles import ScriptedJournals
 
 
 def all_jobs(
-    database: Database, valkey: Valkey, settlement: Settlement, journals: ScriptedJournals | None = None
+    database: Database,
+    valkey: Valkey,
+    settlement: Settlement,
+    journals: ScriptedJournals | None = None,
+    paying: Paying | None = None,
 ) -> tuple[Job, ...]:
     tenancy, ledger, receipts = Tenancy(database, b"pepper"), Ledger(database), Receipts(database)
     books = SweepBooks(tenancy, Prices(database), ledger, settlement, receipts)
     sweeper = Sweeper(valkey, books, journals or ScriptedJournals(), patience=Patience(grace_s=0.0))
     audit = Audit(valkey, receipts, SweepTelemetry())
-    admission, rollups, partitions = Admission(valkey), Rollups(database), Partitions(database)
-    log = ReceiptLog(database, signer())
-    return jobs_of(Works(sweeper, audit, ledger, settlement, admission, rollups, partitions, log))
+    signs = signer()
+    receipt_log = ReceiptLog(database, signs)
+    return jobs_of(
+        Works(
+            sweeper=sweeper,
+            audit=audit,
+            ledger=ledger,
+            settlement=settlement,
+            admission=Admission(valkey),
+            rollups=Rollups(database),
+            partitions=Partitions(database),
+            exports=ExportFiles(database, None),
+            receipt_log=receipt_log,
+            invoicing=Invoicing(database, row_sha256, receipt_log, signs),
+            deliveries=Deliveries(database, Vault(b"pepper", WEBHOOKS), Deaf(), clock.now),
+            alerts=Alerts(database),
+            paying=paying,
+        )
+    )
+
+
+def by_calendar(jobs: tuple[Job, ...]) -> tuple[Job, ...]:
+    return tuple(job for job in jobs if job.cron is not None)
+
+
+class Deaf:
+    """A sender to endpoints that take nothing."""
+
+    async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Reply:
+        return Reply(503, "", timedelta(0))
 
 
 async def test_ended_credit_is_taken_back_and_the_next_admission_knows(
@@ -69,6 +111,23 @@ async def test_ended_credit_is_taken_back_and_the_next_admission_knows(
         await database.close()
 
 
+async def test_periods_that_are_over_are_closed_by_the_clock(database_url: str, valkey_url: str) -> None:
+    database, valkey = Database(database_url), Valkey.connect(valkey_url)
+    try:
+        tenancy, long_ago = Tenancy(database, b"pepper"), clock.now() - timedelta(days=40)
+        tenant = await tenancy.create_tenant("monthly", at=long_ago, billing_mode="postpaid")
+        jobs = {job.name: job for job in all_jobs(database, valkey, Settlement(database))}
+        for _ in range(2):
+            await jobs["close_periods"].work()
+        issued = await Invoicing(database, row_sha256).invoices(tenant.id)
+        assert [invoice.kind for invoice in issued] in (["invoice"], ["invoice", "invoice"])
+        assert issued[-1].until <= clock.now()
+        assert len({invoice.until for invoice in issued}) == len(issued)
+    finally:
+        await valkey.close()
+        await database.close()
+
+
 async def test_credit_that_runs_low_asks_for_a_top_up_once(database_url: str, valkey_url: str) -> None:
     database, valkey = Database(database_url), Valkey.connect(valkey_url)
     try:
@@ -83,6 +142,34 @@ async def test_credit_that_runs_low_asks_for_a_top_up_once(database_url: str, va
     finally:
         await valkey.close()
         await database.close()
+
+
+async def test_a_top_up_that_was_asked_for_is_paid_and_the_next_admission_knows(
+    database_url: str, valkey_url: str
+) -> None:
+    database, valkey, fake = Database(database_url), Valkey.connect(valkey_url), FakeStripe(clock.now())
+    async with fake.wire.served() as url:
+        stripe = Stripe(StripeAccess(SECRET_KEY, url), clock.now)
+        try:
+            ledger, payments, now = Ledger(database), Payments(database), clock.now()
+            tenant = await Tenancy(database, b"pepper").create_tenant("paying", at=now)
+            customer_id = fake.make_customer()["id"]
+            fake.give_card(customer_id)
+            await payments.link(tenant.id, customer_id, now, actor="test")
+            await ledger.set_auto_top_up(tenant.id, AutoTopUp(Femto(5), Femto(10**15)), now, actor="test")
+            paying = Paying(payments, Outbox(database, stripe))
+            jobs = {job.name: job for job in all_jobs(database, valkey, Settlement(database), paying=paying)}
+            await jobs["request_top_ups"].work()
+            await jobs["tell_stripe_again"].work()
+            assert (await ledger.balance(tenant.id)).topped_up == 10**15
+            await Admission(valkey).admit(tenant.id, Femto(10**15))
+            (order,) = await payments.orders(tenant.id)
+            await jobs["tell_stripe"].work(order_id=order.id)
+            assert (await payments.order(order.id)).attempts == 1
+        finally:
+            await stripe.close()
+            await valkey.close()
+            await database.close()
 
 
 async def test_the_sweep_keeps_what_workers_attest(database_url: str, valkey_url: str) -> None:
@@ -105,7 +192,7 @@ async def test_a_store_that_is_away_is_no_fault_of_a_job(database_url: str, valk
     nowhere = Database("postgresql+asyncpg://u:p@/kvitto?host=/nonexistent")
     valkey = Valkey.connect(valkey_url)
     try:
-        for job in all_jobs(nowhere, valkey, Settlement(nowhere)):
+        for job in by_calendar(all_jobs(nowhere, valkey, Settlement(nowhere))):
             await job.work()
     finally:
         await valkey.close()
@@ -125,7 +212,7 @@ async def test_the_process_runs_every_job_by_its_calendar(database_url: str, val
 
         return replace(job, work=work)
 
-    jobs = all_jobs(database, valkey, Settlement(database))
+    jobs = by_calendar(all_jobs(database, valkey, Settlement(database)))
     running = asyncio.create_task(Queue(database_url, map(noted, jobs)).run(stop))
     try:
         async with asyncio.timeout(30):

@@ -8,6 +8,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 
 from rich.console import Console
 from rich.table import Table
@@ -16,8 +17,10 @@ from tests.bench import (
     admission,
     burst,
     encode,
+    export,
     fairness,
     first_token,
+    invoice,
     log,
     mixed,
     overhead,
@@ -55,6 +58,8 @@ BENCHES: dict[str, Callable[[], list[Row]]] = {
     "encode": encode.measure,
     "verify": verify.measure,
     "log": log.measure,
+    "invoice": invoice.measure,
+    "export": export.measure,
     "curve": mixed.curve,
 }
 
@@ -63,7 +68,10 @@ def main() -> int:
     """Measure what is named, print it when each is done."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench")
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHES))
-    names: list[str] = parser.parse_args().names or [name for name in BENCHES if name != "curve"]
+    parser.add_argument("--events", type=int, default=invoice.EVENTS, help="of the invoice")
+    asked = parser.parse_args()
+    BENCHES["invoice"] = partial(invoice.measure, asked.events)
+    names: list[str] = asked.names or [name for name in BENCHES if name != "curve"]
     if unknown := set(names) - set(BENCHES):
         parser.error(f"no bench of this name: {', '.join(sorted(unknown))}")
     kept = True

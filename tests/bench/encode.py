@@ -99,11 +99,11 @@ def body(number: int, *more: str) -> bytes:
 def encoding(recipe: Recipe, request: ChatRequest) -> Callable[[str], Sequence[int]]:
     """What is left to do for a scope when the conversation has been read."""
     if isinstance(recipe, ChatMl):
-        template, page = recipe._template, recipe._page(request, request.conversation)
+        template, page = recipe._template, recipe._page(request, request.conversation, "")
         return lambda scope: template.encode(page, scope)
     assert isinstance(recipe, DeepSeek)
     conversation, encoded = request.convert(recipe._options).conversation, recipe._encoded
-    return lambda scope: encoded(conversation, scope)
+    return lambda scope: encoded(conversation, scope, "")[0]
 
 
 def measured(model_dir: Path, rounds: int = ROUNDS) -> list[Round]:

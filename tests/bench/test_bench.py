@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from engine.proof.prefix import block_hashes
-from tests.bench import encode, first_token, overhead, settlement, verify
+from tests.bench import encode, export, first_token, overhead, settlement, verify
 from tests.bench.first_token import AROUND_TOKENS, RATIO_MAX, Pair, Texts
 from tests.bench.overhead import Round
 from tests.bench.prompts import prompt_ids
@@ -118,3 +118,17 @@ def test_a_floor_is_the_least_a_value_may_be() -> None:
 @pytest.mark.parametrize(("limit", "kept"), [(None, True), (2.0, True), (1.0, True), (0.9, False)])
 def test_a_limit_is_the_most_a_value_may_be(limit: float | None, kept: bool) -> None:
     assert Row("x", 1.0, "s", limit).kept is kept
+
+
+def test_exports_are_set_beside_a_bare_copy_round_by_round() -> None:
+    rates = {
+        "csv": [9.0, 200_000.0, 90_000.0],
+        "jsonl": [1.0],
+        "parquet": [1.0],
+        "bare": [400_000.0, 100_000.0],
+    }
+    by_name = {row.name: row for row in export.rows(rates, {"csv": 1.0, "jsonl": 17.0})}
+    assert by_name["CSV : bare COPY"].value == pytest.approx(0.7)
+    assert not by_name["CSV"].kept
+    assert by_name["csv: MiB more for ten times the rows"].kept
+    assert not by_name["jsonl: MiB more for ten times the rows"].kept

@@ -16,8 +16,20 @@ from billing.db.access import OPERATOR, OPERATOR_READ, OWNER, SETTLER, Access, o
 from billing.db.migrate import upgrade
 from billing.db.transaction import Database
 from billing.errors import RolesMissing
+from billing.interval import Interval
+from billing.invoicing.agreements.given_coupon import GivenCoupon
+from billing.invoicing.agreements.service import Agreements
+from billing.invoicing.party import Party
+from billing.invoicing.terms import Coupon, Terms
+from billing.invoicing.top_ups import PaidIn, top_up_document
 from billing.money import Femto
+from billing.payments.inbox import Inbox
+from billing.payments.order import TopUpOrder
+from billing.payments.outbox import put
+from billing.payments.service import Payments
 from billing.receipts.log.service import ReceiptLog
+from billing.reports.export.files.service import ExportFiles
+from billing.reports.export.order import ExportOrder
 from billing.reports.rollup import Rollups
 from billing.settlement.batch import Settlement
 from billing.settlement.posting import post
@@ -27,6 +39,8 @@ from billing.tenancy.rules.rule import Owner
 from billing.tenancy.rules.service import Rules
 from billing.tenancy.users.service import Users
 from tests.billing.conftest import AT_ONCE, NOON
+from tests.billing.invoicing.conftest import HandSigner
+from tests.billing.payments.fake_stripe import WEBHOOK_SECRET, FakeStripe
 from tests.deployment import signer
 
 # Tables that belong to no tenant, each with its reason.
@@ -41,6 +55,7 @@ GLOBAL = {
     "tree_node": "hashes, which prove and tell nothing",
     "tree_head": "what the deployment has signed, for everybody",
     "log_state": "one row, for the receipts of all",
+    "promise_watermark": "likewise",
     **{
         f"queue.procrastinate_{table}": "work to do: ids, no contents, and read by no tenant"
         for table in ("jobs", "events", "workers", "periodic_defers")
@@ -48,18 +63,29 @@ GLOBAL = {
 }
 # Facts: appended by the settler, changed and deleted by nobody.
 APPENDED = {
-    "usage_event",
-    "attestation",
-    "usage_quarantine",
-    "ledger_transaction",
-    "ledger_entry",
+    *("usage_event", "attestation", "usage_quarantine", "ledger_transaction", "ledger_entry"),
+    # Of an invoice, how it is settled may be written again: those columns alone are granted.
+    *("invoice", "invoice_line", "invoice_usage", "invoice_payment"),
     "receipt_leaf",
 }
 # Projections of facts, which the settler may write again.
-PROJECTED = {"balance", "credit_lot", "usage_rollup"}
+PROJECTED = {"balance", "credit_lot", "usage_rollup", "number_series"}
+# What a payment provider said and is to be told: states, which the settler alone writes.
+PAID = {"payment", "payment_customer", "payment_inbox", "payment_outbox"}
 # What tenants manage themselves, as their management keys do; the audit log is appended by who changes them.
-MANAGED = {"project", "api_key", "key_secret", "tenant_user", "usage_limit", "budget"}
+MANAGED = {"project", "api_key", "key_secret", "tenant_user", "usage_limit", "budget", "usage_export"}
 LOGGED = {"audit_event"}
+# What operators agree with a tenant.
+AGREED = {"billing_profile", "billing_terms", "coupon"}
+
+# What tenants are told, in the transaction of what it is about, and where they want it.
+TOLD = {"notice", "balance_alert", "webhook_endpoint", "webhook_secret", "webhook_delivery"}
+
+# A row of the tables that a top-up's document leaves empty, behind its number.
+MORE = {
+    "invoice_usage": "0, tenant_id, 'late', 'm', 'r', 's', 'standard', 'output', 1, 1, 1, 1",
+    "invoice_payment": "'r', tenant_id, 1, 'transfer', now(), 'test', gen_random_uuid()",
+}
 
 TABLES = """
     SELECT c.oid::regclass::text AS name, relrowsecurity AS secured, relforcerowsecurity AS forced,
@@ -107,9 +133,39 @@ async def two(house: Any) -> tuple[Any, Any]:
         impossible = Quarantined(one.request_id(1), one.tenant_id, "impossible", None)
         await Settlement(one.database).quarantine(impossible)
         await managed(one)
+        await invoiced(one)
+        await paid_for(one)
     await Rollups(house.database, lag=timedelta(0)).build()
     await ReceiptLog(house.database, signer(), AT_ONCE).seal(NOON)
     return house, other
+
+
+async def invoiced(house: Any) -> None:
+    """A profile, terms, a coupon, and the document of a top-up."""
+    tenant_id, agreements = house.tenant_id, Agreements(house.database)
+    await agreements.name(tenant_id, Party("Acme"), NOON, actor="test")
+    await agreements.agree(tenant_id, NOON.date(), Terms(tax_rate="24"), NOON, actor="test")
+    given = GivenCoupon(Coupon("C", cents=1), 1, NOON.date(), NOON)
+    await agreements.give_coupon(tenant_id, given, actor="test")
+    async with house.database.transaction(SETTLER) as connection:
+        await top_up_document(connection, HandSigner(), PaidIn(tenant_id, 1, "r", NOON, "test"))
+        for table, more in MORE.items():
+            rows = f"INSERT INTO {table} SELECT number, {more} FROM invoice WHERE tenant_id = :t"  # noqa: S608  literals
+            await connection.execute(text(rows), {"t": tenant_id})
+
+
+async def paid_for(house: Any) -> None:
+    """A customer of Stripe's, a payment that it told us of, and an errand for it."""
+    fake = FakeStripe(NOON)
+    customer_id = fake.make_customer()["id"]
+    await Payments(house.database).link(house.tenant_id, customer_id, NOON, actor="test")
+    said = {"customer": customer_id, "amount": 100, "currency": "usd", "confirm": "true"}
+    method = fake.give_card(customer_id)
+    fake.make_payment(**said, payment_method=method, metadata={"kvitto_purpose": "top_up"})
+    for event in fake.events:
+        await Inbox(house.database, WEBHOOK_SECRET).receive(*fake.signed(event), NOON)
+    async with house.database.transaction(SETTLER) as connection:
+        await put(connection, house.tenant_id, "k", TopUpOrder(100, "USD"), NOON)
 
 
 async def managed(house: Any) -> None:
@@ -118,6 +174,8 @@ async def managed(house: Any) -> None:
     limit = Limit("tenant", house.tenant_id, "concurrent", 1)
     await rules.set_limit(owner, limit, NOON, actor="test")
     await rules.create_budget(owner, Femto(1), "daily", NOON, hard=True, actor="test")
+    order = ExportOrder("requests", "csv", Interval(NOON, NOON), tenant_id=house.tenant_id)
+    await ExportFiles(house.database, None).request(order, "test", NOON)
 
 
 async def test_every_table_has_its_tenant_and_forced_row_security(ask: Ask) -> None:
@@ -136,7 +194,7 @@ async def test_what_is_granted_on_facts_is_to_append_them(ask: Ask) -> None:
     granted = {tuple(row) for row in await ask(OWNER, WRITES)}
     on_facts = {(who, what) for who, table, what in granted if table in APPENDED}
     assert on_facts == {(access.SETTLER_ROLE, "INSERT")}
-    assert {(who, what) for who, table, what in granted if table in PROJECTED} == {
+    assert {(who, what) for who, table, what in granted if table in PROJECTED | PAID} == {
         (access.SETTLER_ROLE, "INSERT"),
         (access.SETTLER_ROLE, "UPDATE"),
     }
@@ -145,16 +203,30 @@ async def test_what_is_granted_on_facts_is_to_append_them(ask: Ask) -> None:
         (access.SETTLER_ROLE, "INSERT"),
         (access.TENANT_ROLE, "INSERT"),
     }
+    assert {(who, what) for who, table, what in granted if table == "notice"} == {
+        (access.OPERATOR_ROLE, "DELETE"),  # of a tenant that is erased
+        (access.OPERATOR_ROLE, "INSERT"),
+        (access.SETTLER_ROLE, "INSERT"),
+        (access.TENANT_ROLE, "INSERT"),
+    }
     of_tenants = {table for who, table, _ in granted if who == access.TENANT_ROLE}
-    assert of_tenants == MANAGED | LOGGED | {"audit_head"}
+    assert of_tenants == MANAGED | LOGGED | TOLD | {"audit_head"}
     assert not {who for who, _, _ in granted} & {access.OPERATOR_READ_ROLE, access.VIEW_AS_ROLE}
     assert {what for _, _, what in granted} <= {"INSERT", "UPDATE", "DELETE"}
-    # Which request answered a key means nothing after a day; what the others were is in the audit log.
+    # Which request answered a key means nothing after a day; what the others were is in the audit log, and
+    # notices go when their tenant is erased.
     deleted = {table for _, table, what in granted if what == "DELETE"}
-    assert deleted == {"idempotency_record", "model_alias", "tenant_user", "usage_limit", "budget"}
+    # A profile is personal.
+    logged = {
+        *("model_alias", "tenant_user", "usage_limit", "budget", "webhook_endpoint", "balance_alert"),
+        *("key_secret", "billing_profile"),
+    }
+    assert deleted == {*logged, "idempotency_record", "notice"}
 
 
-@pytest.mark.parametrize("table", sorted(APPENDED | PROJECTED | MANAGED | LOGGED | {"audit_head"}))
+@pytest.mark.parametrize(
+    "table", sorted(APPENDED | PROJECTED | PAID | MANAGED | LOGGED | AGREED | {"audit_head"})
+)
 async def test_a_tenant_sees_its_own_rows_alone(ask: Ask, two: tuple[Any, Any], table: str) -> None:
     house, other = two
     everything = f"SELECT DISTINCT tenant_id FROM {table}"  # noqa: S608  a literal of this test
@@ -178,7 +250,7 @@ async def test_a_role_of_one_tenant_without_a_tenant_sees_nothing(ask: Ask, two:
     assert await ask(nobody, "SELECT 1 FROM usage_event") == []
 
 
-@pytest.mark.parametrize("table", sorted(APPENDED | PROJECTED))
+@pytest.mark.parametrize("table", sorted(APPENDED | PROJECTED | PAID))
 async def test_a_tenant_writes_no_events_and_no_ledger(ask: Ask, house: Any, table: str) -> None:
     for statement in (
         f"INSERT INTO {table} DEFAULT VALUES",

@@ -233,7 +233,7 @@ def test_each_table_but_the_public_ones_has_its_tenant():
     }
     of_prices = {"price_plan", "price_tier", "price_window"}
     of_the_log = {"worker_certificate", "tree_node", "tree_head", "log_state"}
-    assert without == {"model_alias", "rollup_watermark", *of_prices, *of_the_log}
+    assert without == {"model_alias", "rollup_watermark", "promise_watermark", *of_prices, *of_the_log}
 
 
 def test_money_has_no_fraction_and_constraints_have_names():

@@ -1,6 +1,7 @@
 """A slice of `make chaos`: one worker of each kind is killed once, the store is spoilt."""
 
 import asyncio
+from pathlib import Path
 
 from tests.chaos import storm, verdict
 from tests.e2e.stack import PAIR, housed, lives
@@ -9,8 +10,8 @@ REQUESTS = 16
 SEED = 5
 
 
-def test_a_storm_costs_nobody_a_wrong_answer_or_a_token() -> None:
-    with housed() as stack:
+def test_a_storm_costs_nobody_a_wrong_answer_or_a_token(model_dir: Path) -> None:
+    with housed(model_dir) as stack:
         stack.up(*PAIR, *storm.STEADY)
         blown, texts = storm.prepare(stack, SEED, texts=4)
         asked = storm.questions(blown, texts, REQUESTS)

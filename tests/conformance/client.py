@@ -109,6 +109,10 @@ class Client:
         """An answer of a type, by way of a tool the model has to call."""
         raise AssertionError(self.name)
 
+    async def image(self, at: At, text: str, data_url: str) -> Said:
+        """A whole answer to a text and a PNG."""
+        raise AssertionError(self.name)
+
     async def count(self, at: At, text: str) -> int:
         """How many tokens the prompt has."""
         raise AssertionError(self.name)

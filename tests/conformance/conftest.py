@@ -15,6 +15,7 @@ from tests.conformance.stack import Stack, stacked
 from tests.recipe.conftest import (  # noqa: F401  # fixtures of a small model of DeepSeek's kind
     deepseek_model_dir,
     deepseek_tokenizer_json,
+    eyed_dir,
     write_model,
 )
 
@@ -32,6 +33,12 @@ def chatml(model_dir: Path) -> Recipe:
 def deepseek(deepseek_model_dir: Path) -> Recipe:  # noqa: F811  # the fixture imported above
     """The recipe of a model that thinks."""
     return registry.load(deepseek_model_dir, "deepseek-flash", context_tokens=CONTEXT_TOKENS)
+
+
+@pytest.fixture(scope="session")
+def eyed(eyed_dir: Path) -> Recipe:  # noqa: F811  # the fixture imported above
+    """The recipe of a model that reads images."""
+    return registry.load(eyed_dir, "eyed", context_tokens=CONTEXT_TOKENS)
 
 
 def unfit(stack: Stack) -> list[str]:
@@ -64,6 +71,14 @@ async def stack(database_url: str, valkey_url: str, chatml: Recipe) -> AsyncIter
 async def thinker(database_url: str, valkey_url: str, deepseek: Recipe) -> AsyncIterator[Stack]:
     """The same for a model that thinks."""
     async with stacked((database_url, valkey_url), deepseek) as stack:
+        yield stack
+    assert unfit(stack) == []
+
+
+@pytest.fixture
+async def eyes(database_url: str, valkey_url: str, eyed: Recipe) -> AsyncIterator[Stack]:
+    """The same for a model that reads images."""
+    async with stacked((database_url, valkey_url), eyed) as stack:
         yield stack
     assert unfit(stack) == []
 

@@ -14,6 +14,7 @@ from tests.conformance.clients.llama_index import LlamaIndex
 from tests.conformance.clients.openai_python import OpenAiChat, OpenAiCompletions, OpenAiResponses
 from tests.conformance.clients.pydantic_ai import PydanticAi
 from tests.conformance.stack import THOUGHTS, Stack
+from tests.pictures import data_url, png
 
 HERE = (
     OpenAiChat(),
@@ -77,6 +78,20 @@ async def test_a_streamed_answer_behind_heartbeats(client: Client, stack: Stack)
     (row,) = await stack.house.settled()
     if said.input_tokens is not None:
         assert (said.input_tokens, said.output_tokens) == (prompt_tokens(row), row.output)
+
+
+@able("image")
+async def test_an_image_is_seen_and_billed_as_a_part_of_the_prompt(client: Client, eyes: Stack) -> None:
+    eyes.source.script = lambda _: eyes.dialect.says(SAID)
+    said = await client.image(at(eyes), "What is this?", data_url(png(64, 48)))
+    assert SAID in said.text
+    [generation] = eyes.source.generations
+    [image] = generation.request.images
+    assert image.data == png(64, 48)
+    (row,) = await eyes.house.settled()
+    assert said.input_tokens == prompt_tokens(row) == len(generation.request.prompt_ids)
+    assert image.tokens > 9
+    assert "What is this?" in eyes.source.prompts[0]
 
 
 @able("tools")

@@ -25,9 +25,7 @@ def stack() -> Iterator[Stack]:
 @pytest.fixture
 def house(model_dir: Path) -> Iterator[Stack]:
     """A stack that a test starts in a shape of its own; its store holds one long prompt, not two."""
-    with housed(KVITTO_STORE_BYTES_MAX=str(STORE_BYTES)) as made:
-        made.data_dir.mkdir(mode=0o711)
-        (made.data_dir / "models").symlink_to(model_dir.parent)
+    with housed(model_dir, KVITTO_STORE_BYTES_MAX=str(STORE_BYTES)) as made:
         yield made
 
 

@@ -308,15 +308,19 @@ def reply_of(request_id: str, text: str, finish_reason: str, usage: Any) -> Repl
 
 
 @contextlib.contextmanager
-def housed(**environment: str) -> Iterator[Stack]:
+def housed(model_dir: Path | None = None, **environment: str) -> Iterator[Stack]:
     """A stack on a data directory that does not exist yet; taken down and removed at the end.
 
-    Not under pytest's own folder: root keeps that from the account that runs Postgres.
+    Not under pytest's own folder: root keeps that from the account that runs Postgres. With ``model_dir`` the
+    stack finds its model made, else it makes it.
     """
     folder = Path(tempfile.mkdtemp(prefix="kvitto-e2e-"))
     folder.chmod(0o711)
     clean = {name: value for name, value in os.environ.items() if not name.startswith("KVITTO_")}
     made = Stack(folder / "state", free_port(), {**clean, "NO_COLOR": "1", **environment})
+    if model_dir is not None:
+        made.data_dir.mkdir(mode=0o711)
+        (made.data_dir / "models").symlink_to(model_dir.parent)
     try:
         yield made
     finally:

@@ -30,6 +30,11 @@ def test_what_a_cluster_writes_a_worker_reads(params: RequestParams) -> None:
     assert RequestParams.from_params(params.to_params()) == params
 
 
+def test_a_worker_adds_which_images_came() -> None:
+    said = PARAMS.to_params() | {"images": [[3, "a" * 64], [70, "b" * 64]]}
+    assert RequestParams.from_params(said).images == ((3, "a" * 64), (70, "b" * 64))
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -48,6 +53,10 @@ def test_what_a_cluster_writes_a_worker_reads(params: RequestParams) -> None:
         {"weight": float("inf")},
         {"request_id": ""},
         {"memo": None},
+        {"images": 7},
+        {"images": [[0]]},
+        {"images": [[-1, "a" * 64]]},
+        {"images": [[0, "a" * 63]]},
     ],
 )
 def test_parameters_that_no_cluster_writes_are_refused(change: dict[str, Any]) -> None:
@@ -73,12 +82,13 @@ def test_a_line_of_a_journal_is_read_as_it_was_written(line: JournalLine) -> Non
 
 @pytest.mark.parametrize("law", [None, (0.01, 0.0006, 4e-7)])
 def test_a_report_is_read_as_it_was_written(law: tuple[float, float, float] | None) -> None:
-    report = WorkerReport(1, 2, 300, 4000, True, "namespace", law)
+    report = WorkerReport(1, 2, 300, 4000, True, "namespace", law, 50, 20)
     assert WorkerReport.from_json(json.loads(json.dumps(report.to_json()))) == report
 
 
 @pytest.mark.parametrize(
-    "wrong", [None, {}, [], {"running": -1}, {"running": "1"}, {"law": [1, 2]}, {"draining": 1}]
+    "wrong",
+    [None, {}, [], {"running": -1}, {"running": "1"}, {"law": [1, 2]}, {"draining": 1}, {"accepted": 1}],
 )
 def test_a_report_that_cannot_be_is_refused(wrong: Any) -> None:
     report = WorkerReport(1, 2, 300, 4000, False, "namespace").to_json()

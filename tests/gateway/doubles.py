@@ -14,6 +14,8 @@ from recipe.constraint import of_response_format
 from recipe.errors import PromptTooLong
 from recipe.events import Event, Finish, FinishReason, Thinking, ToolArguments, ToolCall
 from recipe.families.limits import calls_of, completion_tokens
+from recipe.families.vision import has_images
+from recipe.images import NO_IMAGES, Images
 from recipe.marks import Marks
 from recipe.markup import MarkupReader
 from recipe.memo import EncodeMemo
@@ -221,7 +223,11 @@ class CharacterRecipe:
     def __init__(self) -> None:
         self.memo = EncodeMemo()
 
-    def render(self, request: Request, scope: str = "") -> Prompt:
+    reads_images = False
+
+    def render(self, request: Request, scope: str = "", images: Images = NO_IMAGES) -> Prompt:
+        if not self.reads_images:
+            has_images(request, None)
         lines = [f"{message.role}:{message.content}\n" for message in request.conversation.messages]
         if request.text is not None:
             lines = [request.text]

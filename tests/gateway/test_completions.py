@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 import openai
 import pytest
 
-from engine.api import EngineFailed
+from engine.api import EngineFailed, TokenChunk, TokenLogprobs
 from tests.gateway.conftest import CREDIT, ROW, House
-from tests.gateway.doubles import MODEL, Play, says
+from tests.gateway.doubles import END, MODEL, Play, says
 
 
 @pytest.fixture
@@ -48,6 +48,28 @@ async def test_a_stream_ends_with_one_reason_the_usage_and_done(
     (row,) = await house.settled()
     assert chunks[-1].usage is not None
     assert chunks[-1].usage.completion_tokens == row.output == 6
+
+
+async def test_log_probabilities_are_told_in_columns(house: House, client: openai.AsyncOpenAI) -> None:
+    told = [TokenLogprobs(ord(c), -0.5, ((ord(c), -0.5), (ord("x"), -2.0))) for c in "Hi"]
+    house.engine.play = Play(
+        [TokenChunk((ord(c),), None, (one,)) for c, one in zip("Hi", told, strict=True)]
+        + [TokenChunk((END,), "stop", (TokenLogprobs(END, -0.1, ()),))]
+    )
+    whole = await client.completions.create(model=MODEL, prompt="def f(", logprobs=2)
+    logprobs = whole.choices[0].logprobs
+    assert house.engine.generations[0].request.sampling.logprobs == 2
+    assert logprobs is not None
+    assert (logprobs.tokens, logprobs.token_logprobs, logprobs.text_offset) == (
+        ["H", "i"],
+        [-0.5] * 2,
+        [0, 1],
+    )
+    assert logprobs.top_logprobs == [{"H": -0.5, "x": -2.0}, {"i": -0.5, "x": -2.0}]
+    stream = await client.completions.create(model=MODEL, prompt="def f(", logprobs=2, stream=True)
+    listed = [choice.logprobs async for chunk in stream for choice in chunk.choices if choice.logprobs]
+    assert [token for one in listed for token in one.tokens or ()] == ["H", "i"]
+    assert [offset for one in listed for offset in one.text_offset or ()] == [0, 1]
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/completions", "/beta/completions"])

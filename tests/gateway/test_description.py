@@ -145,7 +145,8 @@ def test_every_parameter_that_is_described_has_an_effect(
     for name, parameter in schema["properties"].items():
         (value,) = parameter["examples"]
         validate(parameter, value)
-        more = {"stream_options": {"stream": True}, "top_logprobs": {"logprobs": True}}.get(name, {})
+        told = {"logprobs": True, "include": ["message.output_text.logprobs"]}
+        more = {"stream_options": {"stream": True}, "top_logprobs": told}.get(name, {})
         read = reading(noun, operation)(msgspec.json.encode({**plain, **more, name: value}))
         assert name not in read.ignored_params, name
         assert name in read.sent, name

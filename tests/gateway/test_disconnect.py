@@ -5,8 +5,9 @@ from dataclasses import replace
 
 from engine.api import TokenChunk
 from gateway.pump import Pump
+from gateway.reading import understood
 from gateway.routes.chat import SURFACE
-from gateway.routes.inference import order_of, understood
+from gateway.routes.inference import order_of
 from tests.gateway.conftest import CREDIT, OPTIONS, ROW, House, furnish, served, until
 from tests.gateway.doubles import END, Play, says
 

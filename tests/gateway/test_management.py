@@ -4,9 +4,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, time
 from typing import Any
 
+import msgspec
 import pytest
 
 from billing.audit.service import Audit
+from billing.db.access import SETTLER
+from billing.invoicing.document import InvoiceDocument
+from billing.invoicing.top_ups import PaidIn, top_up_document
 from billing.ledger.credit import Grant
 from billing.money import Femto, decimal_of, femto_of
 from billing.pricing.book import PriceBook
@@ -16,6 +20,7 @@ from billing.pricing.window import Window
 from billing.tenancy.api_key import KeyTerms
 from billing.tenancy.limits import Limit
 from billing.tenancy.rules.rule import Owner
+from tests.billing.invoicing.conftest import HandSigner
 from tests.gateway.conftest import EPOCH, ROW, House, until
 
 # Method, path, body; the status and the parameter that the refusal names.
@@ -252,8 +257,10 @@ async def test_openapi_describes_every_management_route(house: House) -> None:
     assert {(method, path) for path, item in paths.items() for method in item} == served
     for path, item in paths.items():
         for operation in item.values():
-            assert operation["responses"]["default"] == {"$ref": "#/components/responses/Refused"}, path
-            assert operation["security"] == [{"key": []}, {"x-api-key": []}]
+            if operation["tags"] == ["Management"]:
+                assert operation["responses"]["default"] == {"$ref": "#/components/responses/Refused"}, path
+            signed = path == "/v1/organization/exports/{export_id}/file"
+            assert operation["security"] == ([] if signed else [{"key": []}, {"x-api-key": []}])
     assert "secret" not in described["components"]["schemas"]["KeyShown"]["properties"]
 
 
@@ -302,6 +309,31 @@ async def test_credit_is_shown_and_nobody_gives_himself_any(house: House, manage
     other = await manager_of(house, (await house.parts.tenancy.create_tenant("poor", at=EPOCH)).id)
     assert (await other("GET", "/credit/movements"))[1]["data"] == []
     assert (await other("GET", "/credit"))[1]["spendable"] == "0"
+
+
+async def test_documents_are_shown_as_they_were_signed_and_to_nobody_else(
+    house: House, manage: Manager
+) -> None:
+    signer = HandSigner()
+    async with house.parts.database.transaction(SETTLER) as connection:
+        for number in range(2):
+            paid = PaidIn(house.tenant_id, 1_000 + number, f"pay-{number}", EPOCH + LEAD, "test")
+            made = await top_up_document(connection, signer, paid)
+    status, page = await manage("GET", "/invoices?limit=1")
+    (first,) = page["data"]
+    assert (status, page["has_more"], first["document"], first["total_cents"]) == (200, True, "top_up", 1_000)
+    _, page = await manage("GET", f"/invoices?limit=1&after={page['last_id']}")
+    assert [each["id"] for each in page["data"]] == [made.number]
+    status, shown = await manage("GET", f"/invoices/{made.number}")
+    assert (status, shown["state"], shown["lines"][0]["cents"]) == (200, "paid", 1_001)
+    _, signed = await manage("GET", f"/invoices/{made.number}/document")
+    text = msgspec.json.encode(signed, order="sorted").decode()
+    assert InvoiceDocument.verify(text, signer.ring).number == made.number
+    other = await manager_of(house, (await house.parts.tenancy.create_tenant("rich", at=EPOCH)).id)
+    assert (await other("GET", "/invoices"))[1]["data"] == []
+    for path in (f"/invoices/{made.number}", f"/invoices/{made.number}/document", "/invoices/NONE-1"):
+        assert (await other("GET", path))[0] == 404
+        assert (await manage("POST", path, {}))[0] == 405
 
 
 async def refused(house: House) -> tuple[int, Any]:

@@ -10,7 +10,7 @@ import pytest
 from openai.types.responses import ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
-from engine.api import EngineFailed, TokenChunk
+from engine.api import EngineFailed, TokenChunk, TokenLogprobs
 from gateway.refusal import OriginalFailed
 from gateway.routes.responses import SURFACE
 from tests.gateway.conftest import CREDIT, ROW, House
@@ -93,6 +93,30 @@ async def test_a_streams_events_are_openais_and_nothing_follows_the_last(house: 
     assert events[-1]["type"] == "response.completed"
     assert "[DONE]" not in text
     assert "\nid:" not in text
+
+
+async def test_log_probabilities_are_told_to_who_includes_them(
+    house: House, client: openai.AsyncOpenAI
+) -> None:
+    told = [TokenLogprobs(ord(c), -0.5, ((ord(c), -0.5), (ord("x"), -2.0))) for c in "Hi"]
+    house.engine.play = Play(
+        [TokenChunk((ord(c),), None, (one,)) for c, one in zip("Hi", told, strict=True)]
+        + [TokenChunk((END,), "stop", (TokenLogprobs(END, -0.1, ()),))]
+    )
+    asked: Any = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    response = await client.responses.create(model=MODEL, input="Hi", **asked)
+    assert house.engine.generations[0].request.sampling.logprobs == 2
+    (message,) = response.output
+    assert message.type == "message"
+    (part,) = message.content
+    assert part.type == "output_text"
+    assert [token.token for token in part.logprobs or ()] == ["H", "i"]
+    assert [likely.token for likely in (part.logprobs or [])[0].top_logprobs] == ["H", "x"]
+    async with posted(house, stream=True, **asked) as answer:
+        events = framed(await answer.text())
+    deltas = [event for event in events if event["type"] == "response.output_text.delta"]
+    assert [token["token"] for event in deltas for token in event["logprobs"]] == ["H", "i"]
+    assert response.top_logprobs == 2
 
 
 async def test_a_silent_stream_is_kept_open_and_read_all_the_same(

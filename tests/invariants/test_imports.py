@@ -40,12 +40,16 @@ PLANTED = (
     ("gateway/settle.py", "billing.settlement.repository"),
     ("gateway/settle.py", "sqlalchemy"),
     ("gateway/app.py", "torch"),
+    ("gateway/app.py", "billing.payments.stripe"),
+    ("billing/payments/inbox.py", "stripe"),
+    ("billing/ledger/posting.py", "billing.payments.payment"),
     ("admin/stack/postgres.py", "asyncpg"),
     ("admin/stack/workers.py", "engine.worker.launch"),
     ("admin/cli/usage.py", "redis"),
     ("admin/verify/receipt.py", "billing.db.transaction"),
     ("admin/verify/bundle.py", "gateway.refusal"),
     ("admin/verify/trust.py", "aiohttp"),
+    ("billing/reports/export/service.py", "pyarrow"),
 )
 
 

@@ -132,3 +132,27 @@ def reference(path: Path) -> tokenizers.Tokenizer:
     model = tokenizers.Tokenizer.from_file(str(path))
     model.encode_special_tokens = True
     return model
+
+
+@pytest.fixture(scope="session")
+def eyed_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from .eyes import idefics3  # it trains its vocabulary by what is above
+
+    return idefics3(tmp_path_factory.mktemp("eyes") / "model")
+
+
+@pytest.fixture(scope="session")
+def eyed(eyed_dir: Path) -> Recipe:
+    return registry.load(eyed_dir, "eyed")
+
+
+@pytest.fixture(scope="session")
+def deepseek_eyed(
+    write_model: Callable[[str, str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Recipe:
+    folder = write_model(
+        trained(staged(*DEEPSEEK_STAGES), normalizers.Sequence([]), ["<｜image｜>"]), "deepseek_v41"
+    )
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "vision_config": {"x": 1}}))
+    return registry.load(folder, "deepseek")

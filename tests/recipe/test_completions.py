@@ -16,7 +16,7 @@ from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
 from recipe import registry
 from recipe.errors import BodyMalformed, ParameterInvalid, ParameterUnsupported, PromptTooLong, RecipeError
-from recipe.events import Event, Finish, Text
+from recipe.events import Drawn, Event, Finish, Likely, Text
 from recipe.prompt import Sampling
 from recipe.protocols.chat_answer import AnswerHead
 from recipe.protocols.completions import CompletionRequest, CompletionStream, answer, read
@@ -93,6 +93,47 @@ def test_a_list_of_one_text_is_that_text() -> None:
     assert request(prompt=["def f("]).text == "def f("
 
 
+def test_log_probabilities_are_asked_for_by_how_many_are_told_beside_each() -> None:
+    assert [request(logprobs=asked).logprobs for asked in (None, 0, 5)] == [None, 0, 5]
+    for refused in (21, -1, True, "5"):
+        with pytest.raises(ParameterInvalid) as caught:
+            request(logprobs=refused)
+        assert caught.value.param == "logprobs"
+
+
+TOLD: list[Event] = [
+    Text("é"),
+    Drawn(Likely(b"\xc3", -0.5), (Likely(b"x", -0.1), Likely(b"\xc3", -0.5))),
+    Drawn(Likely(b"\xa9", -0.25), (Likely(b"\xa9", -0.25),)),
+    Text("t"),
+    Drawn(Likely(b"t", -1.0), (Likely(b"t", -1.0),)),
+    Finish("stop"),
+]
+
+
+def test_log_probabilities_stand_in_columns_and_each_token_has_its_own_name() -> None:
+    told = answer(HEAD, TOLD, USAGE)["choices"][0]["logprobs"]
+    assert told == {
+        "tokens": ["bytes:\\xc3", "bytes:\\xa9", "t"],
+        "token_logprobs": [-0.5, -0.25, -1.0],
+        "top_logprobs": [{"x": -0.1, "bytes:\\xc3": -0.5}, {"bytes:\\xa9": -0.25}, {"t": -1.0}],
+        "text_offset": [0, 0, 1],
+    }
+    stream = CompletionStream(HEAD, include_usage=False)
+    written = [*stream.deltas(TOLD[:3]), *stream.deltas(TOLD[3:])]
+    chunks = [chunk["choices"][0]["logprobs"] for chunk in written]
+    assert [name for one in chunks for name in one["tokens"]] == told["tokens"]
+    assert [offset for one in chunks for offset in one["text_offset"]] == told["text_offset"]
+
+
+def test_without_a_number_of_likeliest_tokens_none_are_told() -> None:
+    one: list[Event] = [Text("t"), Drawn(Likely(b"t", -1.0)), Finish("stop")]
+    assert answer(HEAD, one, USAGE)["choices"][0]["logprobs"]["top_logprobs"] is None
+    assert answer(HEAD, [Text("t"), Finish("stop")], USAGE)["choices"][0]["logprobs"] is None
+    (held,) = CompletionStream(HEAD, include_usage=False).deltas([Drawn(Likely(b"t", -1.0))])
+    assert (held["choices"][0]["text"], held["choices"][0]["logprobs"]["tokens"]) == ("", ["t"])
+
+
 def test_what_changes_nothing_is_accepted() -> None:
     harmless = {"n": 1, "best_of": 1, "echo": False, "logprobs": None, "logit_bias": {}, "suffix": ""}
     assert request(**harmless).suffix is None
@@ -108,7 +149,6 @@ def test_what_changes_nothing_is_accepted() -> None:
         ("n", {"n": 2}),
         ("best_of", {"best_of": 2}),
         ("echo", {"echo": True}),
-        ("logprobs", {"logprobs": 0}),
         ("logit_bias", {"logit_bias": {"50256": -100}}),
         ("thinking", {"thinking": {"type": "enabled"}}),
     ],

@@ -97,9 +97,9 @@ def test_a_document_of_blocks_keeps_its_images_where_they_stand() -> None:
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
     parts = [{"type": "text", "text": "a"}, image, {"type": "text", "text": "b"}]
     held = {"type": "document", "source": {"type": "content", "content": parts}}
-    before, shown, after = request(messages=[said(held)]).conversation.messages
-    assert (before.content, after.content) == ("<document>\n\na", "b\n\n</document>")
-    assert len(shown.image_sources) == 1
+    [message] = request(messages=[said(held)]).conversation.messages
+    assert message.content == "<document>\n\na\n\n<｜image｜>\n\nb\n\n</document>"
+    assert len(message.image_sources) == 1
     whole = {"type": "document", "source": {"type": "content", "content": "all"}}
     assert spoken(request(messages=[said(whole)])) == [("user", "<document>\n\nall\n\n</document>")]
 

@@ -184,6 +184,13 @@ def test_parameters_without_effect_are_reported() -> None:
     assert request(store=False, truncation="disabled", top_logprobs=0, include=[]).ignored_params == ()
 
 
+def test_log_probabilities_are_told_to_who_includes_them() -> None:
+    include = ["message.output_text.logprobs"]
+    assert [request(include=include, **top).logprobs for top in ({}, {"top_logprobs": 3.0})] == [0, 3]
+    assert request(include=include, top_logprobs=3).ignored_params == ()
+    assert request(top_logprobs=3).logprobs is None
+
+
 def test_a_model_that_does_not_think_ignores_reasoning(smol: Recipe) -> None:
     assert smol.render(request(reasoning={"effort": "high"})).ignored_params == ("reasoning",)
 
@@ -257,7 +264,6 @@ UNSUPPORTED: list[tuple[str, dict[str, Any]]] = [
     ("background", {"background": True}),
     ("max_tokens", {"max_tokens": 5}),
     ("stop", {"stop": ["x"]}),
-    ("include", {"include": ["message.output_text.logprobs"]}),
     ("input[1]", {"input": [USER, {"type": "item_reference", "id": "msg_1"}]}),
     ("input[1]", {"input": [USER, {"id": "msg_1"}]}),
     ("input[0]", {"input": [{"type": "compaction", "encrypted_content": "x"}]}),

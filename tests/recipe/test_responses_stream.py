@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from recipe.events import Event, Finish, Text, Thinking, ToolArguments, ToolCall
+from recipe.events import Drawn, Event, Finish, Likely, Text, Thinking, ToolArguments, ToolCall
 from recipe.protocols.responses import read
 from recipe.protocols.responses_stream import ResponseHead, ResponsesStream, answer
 from recipe.usage import Buckets, read_usage, responses_usage
@@ -230,3 +230,58 @@ def test_a_failure_ends_with_a_failed_response_behind_an_error(head: ResponseHea
     response = chunks[-1]["response"]
     assert (response["status"], response["usage"]) == ("failed", None)
     assert response["error"]["message"] == "the worker failed"
+
+
+def drawn(token: str, *, reasoning: bool = False) -> Drawn:
+    likely = Likely(token.encode(), -0.5)
+    return Drawn(likely, (likely, Likely(b"?", -2.0)), reasoning=reasoning)
+
+
+BATCHES: list[list[Event]] = [
+    [Thinking("hm"), Text("Par"), drawn("hm", reasoning=True), drawn("Par")],
+    [drawn("is")],  # held back: it might begin a stop string
+    [Text("is."), drawn(".")],
+    [drawn("<call>")],
+    [ToolCall(0, "f"), drawn("f")],
+    [ToolArguments(0, "{}"), drawn("{}")],
+    [Text("Done"), drawn("Done")],
+    [drawn("!")],
+    [Finish("stop")],
+]
+
+
+def tokens(told: list[dict[str, Any]]) -> list[str]:
+    return [one["token"] for one in told]
+
+
+def test_log_probabilities_are_told_with_the_text_of_their_tokens_and_of_messages_alone() -> None:
+    written = ResponsesStream(HEAD)
+    chunks = [*chain(*map(written.deltas, BATCHES)), *written.closing(USAGE)]
+    for chunk in chunks:
+        OFFICIAL.validate_json(msgspec.json.encode(chunk), strict=True)
+    deltas = [one for one in chunks if one["type"] == "response.output_text.delta"]
+    assert [tokens(one["logprobs"]) for one in deltas] == [["Par"], ["is", "."], ["Done"]]
+    done = [one for one in chunks if one["type"] == "response.output_text.done"]
+    assert [tokens(one["logprobs"]) for one in done] == [["Par", "is", ".", "<call>"], ["Done", "!"]]
+    messages = [item for item in chunks[-1]["response"]["output"] if item["type"] == "message"]
+    assert [tokens(item["content"][0]["logprobs"]) for item in messages] == [
+        ["Par", "is", ".", "<call>"],
+        ["Done", "!"],
+    ]
+    assert messages[0]["content"][0]["logprobs"][0] == {
+        "token": "Par",
+        "logprob": -0.5,
+        "bytes": [80, 97, 114],
+        "top_logprobs": [
+            {"token": "Par", "logprob": -0.5, "bytes": [80, 97, 114]},
+            {"token": "?", "logprob": -2.0, "bytes": [63]},
+        ],
+    }
+
+
+def test_a_whole_answer_tells_the_log_probabilities_that_its_stream_does() -> None:
+    written = ResponsesStream(HEAD)
+    for batch in BATCHES:
+        written.deltas(batch)
+    streamed = written.closing(USAGE)[-1]["response"]
+    assert answer(HEAD, list(chain(*BATCHES)), USAGE) == streamed

@@ -258,4 +258,4 @@ def test_ids_are_those_deepseek_recipe_itself_encodes(
     for turn in range(1, len(texts) + 1):
         asked = chat(texts[:turn])
         conversation = asked.convert(recipe._options.with_default_thinking_mode(thinks)).conversation
-        assert recipe._encoded(conversation, "s") == tuple(encoding.encode(conversation))
+        assert recipe._encoded(conversation, "s", "")[0] == encoding.encode(conversation)

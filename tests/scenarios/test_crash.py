@@ -11,9 +11,7 @@ LASTS_S = 8.0
 
 
 def test_whatever_dies_each_request_is_charged_once_as_its_client_saw_it(model_dir: Path) -> None:
-    with housed() as stack:
-        stack.data_dir.mkdir(mode=0o711)
-        (stack.data_dir / "models").symlink_to(model_dir.parent)
+    with housed(model_dir) as stack:
         stack.up(*crash.SHAPE)
         blown = crash.prepare(stack, SEED)
         asyncio.run(crash.rage(stack, blown, LASTS_S, lambda _: None))

@@ -19,8 +19,11 @@ audit_event: Final = Table(
     Column("before", JSONB(none_as_null=True)),
     Column("after", JSONB(none_as_null=True)),
     Column("hash", LargeBinary, nullable=False),
+    Column("digest", LargeBinary, comment="of the facts and the salt; null: the hash covers the facts"),
+    Column("salt", LargeBinary, comment="null beside a digest: the facts were dropped"),
     CheckConstraint("position > 0", name="position"),
     CheckConstraint("octet_length(hash) = 32", name="hash"),
+    CheckConstraint("octet_length(digest) = 32 AND octet_length(salt) = 32", name="digest"),
 )
 
 audit_head: Final = Table(

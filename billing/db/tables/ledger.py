@@ -44,7 +44,9 @@ ledger_transaction: Final = Table(
     ),
     Index("ix_ledger_transaction_movement", "tenant_id", "id", postgresql_where=text("kind <> 'charge'")),
     CheckConstraint(
-        "kind IN ('charge', 'credit', 'expiry', 'refund', 'write_off', 'correction')", name="kind"
+        "kind IN ('charge', 'credit', 'expiry', 'refund', 'write_off', 'correction',"
+        " 'invoice', 'payment', 'credit_note', 'uncollectible')",
+        name="kind",
     ),
     CheckConstraint(
         "kind = 'charge' OR (coalesce(actor, '') <> '' AND coalesce(reason, '') <> '')", name="explained"
@@ -83,7 +85,7 @@ ledger_entry: Final = Table(
     Column("amount", FemtoNumeric, nullable=False),
     CheckConstraint(
         "account IN ('granted', 'topped_up', 'receivable',"
-        " 'revenue', 'promotion', 'cash', 'breakage', 'bad_debt')",
+        " 'revenue', 'promotion', 'cash', 'breakage', 'bad_debt', 'fees', 'discounts', 'tax_payable')",
         name="account",
     ),
     CheckConstraint("amount <> 0", name="amount"),

@@ -38,11 +38,17 @@ tenant: Final = Table(
         server_default=text("sha256((uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())))"),
         comment="hides its prompts in what workers attest; null: erased",
     ),
+    Column("suspended_at", instant()),
+    Column("suspended_by", Text, comment="who resumes it: an operator, or its payment"),
+    Column("suspended_because", Text, comment="in an operator's words"),
+    Column("erased_at", instant()),
     UniqueConstraint("id", "currency"),
     CheckConstraint("name <> ''", name="named"),
     CheckConstraint("currency ~ '^[A-Z]{3}$'", name="currency"),
     CheckConstraint("billing_mode IN ('prepaid', 'postpaid')", name="billing_mode"),
     CheckConstraint("credit_limit >= 0", name="credit_limit"),
+    CheckConstraint("suspended_by IN ('operator', 'dunning')", name="suspended_by"),
+    CheckConstraint("num_nulls(suspended_at, suspended_by, suspended_because) IN (0, 3)", name="suspended"),
 )
 
 project: Final = Table(

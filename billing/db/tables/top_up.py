@@ -16,6 +16,8 @@ auto_top_up: Final = Table(
     Column("enabled", Boolean, nullable=False),
     Column("armed", Boolean, nullable=False, comment="not asked since the balance was last above"),
     Column("requested", Integer, nullable=False, server_default=text("0"), comment="requests so far"),
+    Column("declines", Integer, nullable=False, server_default=text("0"), comment="payments, in a row"),
+    Column("retry_at", instant(), comment="when to ask again after a decline"),
     CheckConstraint("amount > 0", name="amount"),
 )
 

@@ -16,6 +16,7 @@ from sqlalchemy import (
     Text,
     Uuid,
     func,
+    text,
 )
 
 from billing.db.columns import FemtoNumeric
@@ -63,5 +64,11 @@ usage_event: Final = Table(
     Index(None, "rated_at", "request_id"),
     # Without autosummarize it would know nothing of what was inserted since the last vacuum.
     Index(None, "recorded_at", postgresql_using="brin", postgresql_with={"autosummarize": "on"}),
+    # What was recorded long after it was rated: few rows, among which invoices find those of earlier periods.
+    Index(
+        "ix_usage_event_tardy",
+        *("tenant_id", "recorded_at"),
+        postgresql_where=text("recorded_at - rated_at > interval '15 minutes'"),
+    ),
     postgresql_partition_by="RANGE (request_id)",  # by month: billing/db/partitions.py
 )

@@ -17,7 +17,7 @@ from billing.money import Femto
 from billing.receipts.head import TreeHead
 from billing.receipts.log.head import LogEnd, StoredHead
 from billing.receipts.log.leaf import Leaf
-from billing.receipts.merkle import Node
+from billing.receipts.merkle import HASH_BYTES, Node
 
 Placed = tuple[int, Leaf]
 
@@ -49,12 +49,22 @@ _SEALED: Final = """
 """
 _KEYS: Final = "SELECT key_id FROM worker_certificate WHERE key_id = ANY($1::text[])"
 _CERTIFICATES: Final = "SELECT document FROM worker_certificate ORDER BY recorded_at, key_id"
+# Arrays as text and one answer for all: asyncpg would look at each value, and make an object of each row.
 _NODES: Final = """
-    SELECT level, position, hash FROM tree_node
-    JOIN unnest($1::smallint[], $2::bigint[]) AS wanted (level, position) USING (level, position)
+    SELECT string_agg(coalesce(hash, $3), ''::bytea ORDER BY number)
+    FROM unnest($1::text::smallint[], $2::text::bigint[]) WITH ORDINALITY AS wanted (level, position, number)
+    LEFT JOIN tree_node USING (level, position)
 """
+_NO_HASH: Final = bytes(HASH_BYTES)
 _HEADS: Final = "SELECT size, root, at, cut, document FROM tree_head"
 _LEAVES: Final = f"SELECT leaf_index, {', '.join(_LEAF)} FROM receipt_leaf"  # noqa: S608  names of columns
+_LEAF_AND_HEAD: Final = f"""
+    SELECT leaf_index, {", ".join(_LEAF)}, head.*
+    FROM receipt_leaf LEFT JOIN LATERAL ({_HEADS}
+        WHERE size = coalesce($3, size) ORDER BY size DESC LIMIT 1
+    ) AS head ON true
+    WHERE request_id = $1 AND tenant_id = coalesce($2, tenant_id)
+"""  # noqa: S608  likewise
 _OF_TENANT: Final = f"""{_LEAVES}
     WHERE tenant_id = $1 AND leaf_index >= $2 AND leaf_index < $3 AND receipt IS NOT NULL
     ORDER BY leaf_index LIMIT $4
@@ -106,9 +116,12 @@ async def select_certificates(connection: AsyncConnection) -> list[str]:
 
 async def select_nodes(connection: AsyncConnection, nodes: Collection[Node]) -> dict[Node, bytes]:
     """The hashes of those that are there."""
-    levels, positions = [level for level, _ in nodes], [position for _, position in nodes]
-    rows = await driver_of(connection).fetch(_NODES, levels, positions)
-    return {(level, position): hash_ for level, position, hash_ in rows}
+    if not nodes:
+        return {}
+    levels, positions = ("{" + ",".join(map(str, column)) + "}" for column in zip(*nodes, strict=True))
+    found: bytes = await driver_of(connection).fetchval(_NODES, levels, positions, _NO_HASH)
+    hashes = (found[place : place + HASH_BYTES] for place in range(0, len(found), HASH_BYTES))
+    return {node: hash_ for node, hash_ in zip(nodes, hashes, strict=True) if hash_ != _NO_HASH}
 
 
 async def insert_leaves(connection: AsyncConnection, leaves: Iterable[Placed]) -> None:
@@ -160,11 +173,17 @@ async def select_heads(connection: AsyncConnection, after: int, heads_max: int) 
     return [_head(row) for row in await driver_of(connection).fetch(statement, after, heads_max)]
 
 
-async def select_leaf(connection: AsyncConnection, request_id: UUID, tenant_id: str | None) -> Placed | None:
-    """That of a request, of this tenant where one is named."""
-    statement = f"{_LEAVES} WHERE request_id = $1 AND tenant_id = coalesce($2, tenant_id)"
-    row = await driver_of(connection).fetchrow(statement, request_id, tenant_id)
-    return None if row is None else _placed(row)
+async def select_leaf(
+    connection: AsyncConnection, request_id: UUID, tenant_id: str | None, size: int | None
+) -> tuple[Placed | None, StoredHead | None]:
+    """That of a request, of this tenant where one is named; and the head of a size, or the newest one.
+
+    Both in one question, as proofs are asked for one by one. Without a leaf no head is looked for.
+    """
+    row = await driver_of(connection).fetchrow(_LEAF_AND_HEAD, request_id, tenant_id, size)
+    if row is None:
+        return None, None
+    return _placed(row), None if row["size"] is None else _head(row)
 
 
 async def select_leaves(
@@ -224,6 +243,6 @@ def _head(row: Mapping[str, Any]) -> StoredHead:
 
 
 def _placed(row: Mapping[str, Any]) -> Placed:
-    values = {name: row[name] for name in _LEAF}
-    receipt = values.pop("receipt")
-    return row["leaf_index"], Leaf(**values, receipt=None if receipt is None else receipt.encode())
+    index, request_id, tenant_id, rated_at, leaf, nonce, receipt, *_ = row.values()
+    erased = receipt is None
+    return index, Leaf(request_id, tenant_id, rated_at, leaf, nonce, None if erased else receipt.encode())

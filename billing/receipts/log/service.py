@@ -1,7 +1,8 @@
 """The receipt log as others see it: sealed, proved, read, and audited."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from datetime import datetime
+from itertools import chain
 from typing import Final
 from uuid import UUID
 
@@ -88,14 +89,13 @@ class ReceiptLog:
             HeadMissing: there is no such head, or it is older than the receipt.
         """
         async with self._database.transaction(reading(tenant_id)) as connection:
-            placed = await repository.select_leaf(connection, request_id, tenant_id)
+            placed, head = await repository.select_leaf(connection, request_id, tenant_id, size)
             if placed is None and await repository.has_event(connection, request_id, tenant_id):
                 raise ReceiptPending(str(request_id))
             if placed is None or placed[1].receipt is None:
                 raise ReceiptMissing(str(request_id))
-            head = await _head(connection, size)
-            if placed[0] >= head.head.size:
-                raise HeadMissing(head.head.size)
+            if head is None or placed[0] >= head.head.size:
+                raise HeadMissing(size or 0)
             (sealed,) = await _proved(connection, [placed], head.head.size)
         return sealed, head
 
@@ -206,8 +206,8 @@ async def _proved(
     return sealed
 
 
-async def _hashes(connection: Connection, ranges: "Sequence[Range] | set[Range]") -> tuple[bytes, ...]:
+async def _hashes(connection: Connection, ranges: Collection[Range]) -> tuple[bytes, ...]:
     """Of each range, from its nodes."""
-    nodes = {node for each in ranges for node in merkle.cover(each)}
-    hashes = await repository.select_nodes(connection, nodes)
-    return tuple(merkle.range_hash(each, hashes) for each in ranges)
+    covers = list(map(merkle.cover, ranges))
+    hashes = await repository.select_nodes(connection, list(chain.from_iterable(covers)))
+    return tuple(merkle.covered_hash([hashes[node] for node in cover]) for cover in covers)

@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from billing.db.pages import Page, paged
 from billing.db.tables import api_key, project
-from billing.tenancy.tenant import Project
+from billing.tenancy.tenant import DEFAULT_PROJECT, Project
 
 
 async def insert_project(connection: AsyncConnection, row: Project) -> bool:
@@ -49,6 +49,17 @@ async def update_project(connection: AsyncConnection, row: Project) -> None:
     await connection.execute(
         update(project).where(project.c.id == row.id).values(name=row.name, archived_at=row.archived_at)
     )
+
+
+async def erase_projects(connection: AsyncConnection, tenant_id: str) -> int:
+    """Give every project of a tenant but the default one its id for a name; returns how many."""
+    statement = (
+        update(project)
+        .where(project.c.tenant_id == tenant_id, project.c.name != DEFAULT_PROJECT)
+        .values(name=project.c.id)
+        .returning(project.c.id)
+    )
+    return len((await connection.execute(statement)).all())
 
 
 async def revoke_keys(connection: AsyncConnection, project_id: str, at: datetime) -> list[str]:

@@ -49,3 +49,9 @@ async def update_role(connection: AsyncConnection, user_id: str, role: Role) -> 
 async def delete_user(connection: AsyncConnection, user_id: str) -> None:
     """A user that is locked."""
     await connection.execute(delete(tenant_user).where(tenant_user.c.id == user_id))
+
+
+async def delete_users(connection: AsyncConnection, tenant_id: str) -> int:
+    """All of a tenant; returns how many there were."""
+    statement = delete(tenant_user).where(tenant_user.c.tenant_id == tenant_id).returning(tenant_user.c.id)
+    return len((await connection.execute(statement)).all())

@@ -15,7 +15,7 @@ from msgspec import Meta
 from billing.db.pages import Page
 from billing.errors import StoreRefused
 from billing.tenancy.api_key import KeyGrant
-from gateway.desk import AnyRequest, Organization, caller, desk_of
+from gateway.desk import AnyRequest, Organization, caller, desk_of, reader
 from gateway.errors import Answer
 from gateway.refusal import ValkeyUnavailable
 from gateway.snapshot import announce_change
@@ -61,6 +61,11 @@ class Deleted(msgspec.Struct):
 async def managers_only(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
     """Guard: let management keys pass, before anything of a body is read."""
     connection.scope["state"]["manager"] = await caller(cast("AnyRequest", connection), "management")
+
+
+async def readers_only(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
+    """Guard: let keys pass that may read usage, or manage."""
+    connection.scope["state"]["manager"] = await reader(cast("AnyRequest", connection))
 
 
 def refuse_row(_: AnyRequest, __: StoreRefused) -> Response[bytes]:

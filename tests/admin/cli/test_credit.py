@@ -77,3 +77,11 @@ def test_a_rule_to_ask_for_top_ups_is_set_and_switched_off(kvitto: Any, name: st
     assert (told["enabled"], told["below"], told["amount"]) == (True, "10", "100")
     assert "does not ask" in kvitto("credit", "auto", name, "--below", "10", "--amount", "100", "--off").out
     assert kvitto("credit", "auto", name, "--below", "10", "--amount", "0").status == 1
+
+
+def test_a_threshold_that_is_told_is_set_and_taken_away(kvitto: Any) -> None:
+    kvitto("tenant", "create", "watched")
+    assert kvitto("credit", "alert", "watched", "10", "--json").told == {"tenant": "watched", "below": "10"}
+    assert "is told nothing" in kvitto("credit", "alert", "watched", "--off").out
+    for words in ((), ("10", "--off"), ("-1",), ("much",)):
+        assert kvitto("credit", "alert", "watched", *words).status in (1, 2)

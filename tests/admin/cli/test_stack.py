@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from admin.cli.stack import _kept
 from admin.stack.state import Layout
 
 
@@ -47,3 +48,12 @@ def test_logs_of_one_part_or_of_all(kvitto: Any, cli_settings: Any) -> None:
     ran = kvitto("logs", "mail")
     assert ran.status == 1
     assert "gateway, jobs" in ran.err
+
+
+def test_drafts_are_told_as_the_part_that_was_kept() -> None:
+    assert [_kept(*drafts) for drafts in ((None, None), (0, 0), (8, 6), (1000, 3))] == [
+        None,
+        None,
+        "75 %",
+        "0 %",
+    ]

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -229,13 +230,31 @@ def test_what_gateways_keep_of_encoded_prompts_is_set_in_bytes(monkeypatch: pyte
         settings.encode_memo_bytes_max()
 
 
-def test_only_proxies_that_are_named_are_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert settings.trusted_proxies() == ()
-    monkeypatch.setenv("KVITTO_TRUSTED_PROXIES", "10.0.0.0/8, ::1")
-    assert settings.trusted_proxies() == ("10.0.0.0/8", "::1")
-    monkeypatch.setenv("KVITTO_TRUSTED_PROXIES", "10.0.0.0/8,all")
-    with pytest.raises(settings.SettingsInvalid, match="KVITTO_TRUSTED_PROXIES"):
-        settings.trusted_proxies()
+def test_images_are_fetched_unless_the_operator_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settings.image_urls()
+    monkeypatch.setenv("KVITTO_IMAGE_URLS", "refuse")
+    assert not settings.image_urls()
+    monkeypatch.setenv("KVITTO_IMAGE_URLS", "no")
+    with pytest.raises(settings.SettingsInvalid, match="KVITTO_IMAGE_URLS"):
+        settings.image_urls()
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("KVITTO_TRUSTED_PROXIES", settings.trusted_proxies),
+        ("KVITTO_PRIVATE_DESTINATIONS", settings.private_destinations),
+    ],
+)
+def test_only_networks_that_are_named_are_believed_or_reached(
+    monkeypatch: pytest.MonkeyPatch, name: str, read: Callable[[], tuple[str, ...]]
+) -> None:
+    assert read() == ()
+    monkeypatch.setenv(name, "10.0.0.0/8, ::1")
+    assert read() == ("10.0.0.0/8", "::1")
+    monkeypatch.setenv(name, "10.0.0.0/8,all")
+    with pytest.raises(settings.SettingsInvalid, match=name):
+        read()
 
 
 @pytest.mark.parametrize("written", ["1 GB", "-1", "1e9", "many"])

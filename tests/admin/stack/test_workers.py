@@ -56,3 +56,15 @@ def test_what_a_shape_switches_off_is_off_in_its_workers(tmp_path: Path) -> None
     assert spec.speculative is not None
     assert (spec.speculative["method"], spec.speculative["num_speculative_tokens"]) == ("ngram", 4)
     assert not (tmp_path / "store").exists()
+
+
+def test_workers_find_what_an_encode_worker_leaves(tmp_path: Path) -> None:
+    assert spec_of(tmp_path).encoded_dir is None
+    housing = Workers(tmp_path, tmp_path / "w", DeploymentKey.generate(), SHAPE.encoding(1))
+    for worker in housing.certify():
+        housing.command(worker, Model(tmp_path, "m"), None)
+    specs = [WorkerSpec.read(file) for file in sorted(housing.folder.glob("*.json"))]
+    assert {(spec.role, spec.encoded_dir) for spec in specs} == {
+        (role, tmp_path / "encoded") for role in ("encode", "prefill", "decode")
+    }
+    assert (tmp_path / "encoded").stat().st_mode & 0o777 == 0o700

@@ -35,6 +35,7 @@ class AnthropicMessages(Client):
     surface: str = "/messages"
     cases: frozenset[str] = frozenset(
         {"plain", "stream", "errors", "tools", "tools_stream", "schema", "forced_tool", "thinking", "count"}
+        | {"image"}
     )
     forced: str = "City"
 
@@ -105,6 +106,17 @@ class AnthropicMessages(Client):
         (call,) = (block for block in answer.content if block.type == "tool_use")
         assert call.name == "City"
         return City.model_validate(call.input)
+
+    async def image(self, at: At, text: str, data_url: str) -> Said:
+        """See `Client`."""
+        source: Any = {"type": "base64", "media_type": "image/png", "data": data_url.partition(",")[2]}
+        content: Any = [{"type": "image", "source": source}, {"type": "text", "text": text}]
+        async with connected(at) as client:
+            return _said(
+                await client.messages.create(
+                    model=at.model, max_tokens=200, messages=[{"role": "user", "content": content}]
+                )
+            )
 
     async def count(self, at: At, text: str) -> int:
         """See `Client`."""

@@ -37,14 +37,22 @@ class OpenAiChat(Client):
 
     name: str = "openai-python"
     surface: str = "/chat/completions"
-    cases: frozenset[str] = BOTH | {"tools", "tools_stream", "schema", "forced_tool", "thinking"}
+    cases: frozenset[str] = BOTH | {"tools", "tools_stream", "schema", "forced_tool", "thinking", "image"}
     forced: str = "City"
 
     async def plain(self, at: At, text: str) -> Said:
         """See `Client`."""
+        return await self._whole(at, text)
+
+    async def image(self, at: At, text: str, data_url: str) -> Said:
+        """See `Client`."""
+        shown = {"type": "image_url", "image_url": {"url": data_url}}
+        return await self._whole(at, [{"type": "text", "text": text}, shown])
+
+    async def _whole(self, at: At, content: Any) -> Said:
         async with connected(at) as client:
             answer = await client.chat.completions.create(
-                model=at.model, messages=[{"role": "user", "content": text}]
+                model=at.model, messages=[{"role": "user", "content": content}]
             )
         (choice,), usage = answer.choices, answer.usage
         assert usage is not None
@@ -151,12 +159,20 @@ class OpenAiResponses(Client):
 
     name: str = "openai-python-responses"
     surface: str = "/responses"
-    cases: frozenset[str] = BOTH | {"tools", "tools_stream", "schema", "thinking"}
+    cases: frozenset[str] = BOTH | {"tools", "tools_stream", "schema", "thinking", "image"}
 
     async def plain(self, at: At, text: str) -> Said:
         """See `Client`."""
         async with connected(at) as client:
             answer = await client.responses.create(model=at.model, input=text)
+        return _said(answer)
+
+    async def image(self, at: At, text: str, data_url: str) -> Said:
+        """See `Client`."""
+        shown = {"type": "input_image", "image_url": data_url, "detail": "auto"}
+        parts: Any = [{"type": "input_text", "text": text}, shown]
+        async with connected(at) as client:
+            answer = await client.responses.create(model=at.model, input=[{"role": "user", "content": parts}])
         return _said(answer)
 
     async def stream(self, at: At, text: str) -> Said:

@@ -1,8 +1,10 @@
 """A worker's double at the process border: an HTTP server on a Unix socket that answers what it is told."""
 
 import asyncio
+import base64
 import contextlib
 import dataclasses
+import hashlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
@@ -24,6 +26,7 @@ from engine.wire import (
     DRAIN_PATH,
     GENERATE_PATH,
     HEALTH_PATH,
+    IMAGES,
     JOURNAL_PATH,
     REPORT_PATH,
     AnswerParams,
@@ -107,6 +110,10 @@ class WorkerDouble:
         asked = RequestParams.from_params(body["kv_transfer_params"])
         prompt = body["token_ids"][: len(body["token_ids"]) - asked.output_from]
         hit = min(64, (len(prompt) - 1) // 64 * 64)
+        images = [
+            (image["offset"], hashlib.sha256(base64.b64decode(image["data"])).hexdigest())
+            for image in body.get(IMAGES, ())
+        ]
         fields: dict[str, Any] = {
             "request_id": asked.request_id,
             "attempt": asked.attempt,
@@ -121,8 +128,8 @@ class WorkerDouble:
             "block_tokens": 64,
             "retention_class": asked.retention_class,
             "promised_until": None,
-            "prompt_commitment": commitment(asked.nonce, prompt),
-            "cached_prefix_commitment": commitment(asked.nonce, prompt[:hit]),
+            "prompt_commitment": commitment(asked.nonce, prompt, images),
+            "cached_prefix_commitment": commitment(asked.nonce, prompt[:hit], images),
             "memo": asked.memo,
             "attested_at_ns": 1,
             "output_to": int(asked.first_token),

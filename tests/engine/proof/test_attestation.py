@@ -96,15 +96,21 @@ def test_a_worker_speaks_for_itself_only() -> None:
         PrefillAttestation.verify(signed.sign(key, {"kind": "else"}), ring)
 
 
-def test_commitments_bind_tokens_their_number_and_the_nonce() -> None:
+def test_commitments_bind_tokens_their_number_images_and_the_nonce() -> None:
     seen = {
         commitment(NONCE, [1, 2, 3]),
         commitment(NONCE, [1, 2]),
         commitment(NONCE, [1, 3, 2]),
         commitment(NONCE, [1, 2, 3, 0]),
         commitment(bytes(32), [1, 2, 3]),
+        commitment(NONCE, [1, 2, 3], [(0, "a" * 64)]),
+        commitment(NONCE, [1, 2, 3], [(0, "b" * 64)]),
+        commitment(NONCE, [1, 2, 3], [(1, "a" * 64)]),
+        commitment(NONCE, [1, 2, 3], [(0, "a" * 64), (2, "a" * 64)]),
     }
-    assert len(seen) == 5
+    assert len(seen) == 9
+    behind = [(0, "a" * 64), (3, "b" * 64)]
+    assert commitment(NONCE, [1, 2, 3], behind) == commitment(NONCE, [1, 2, 3], behind[:1])
     with pytest.raises(PayloadInvalid):
         commitment(b"short", [1])
     with pytest.raises(PayloadInvalid):

@@ -66,3 +66,10 @@ def test_too_few_cores_are_shared_evenly_and_never_by_both_kinds(
         assert not set(of_kind[0]) & set(of_kind[1])
     for taken in map(Counter, of_kind):
         assert max(taken.values()) - min(taken.values()) <= 1
+
+
+def test_encode_workers_come_before_the_others_and_take_no_core_from_them() -> None:
+    shape = Shape.split(1, 1, (0, 1))
+    encoding = shape.encoding(2)
+    assert encoding.seats == (Seat("encode-1", "encode"), Seat("encode-2", "encode"), *shape.seats)
+    assert (encoding.encodes, shape.encodes, shape.encoding(0)) == (True, False, shape)

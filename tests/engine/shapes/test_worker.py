@@ -26,7 +26,12 @@ SPEC = WorkerSpec(
 def test_a_spec_survives_its_file(tmp_path: Path) -> None:
     drafting = {"method": "ngram", "num_speculative_tokens": 4}
     other = dataclasses.replace(
-        SPEC, cpu_cores=None, context_tokens=2048, step_budget_s=0.1, speculative=drafting
+        SPEC,
+        cpu_cores=None,
+        context_tokens=2048,
+        step_budget_s=0.1,
+        speculative=drafting,
+        encoded_dir=Path("/encoded"),
     )
     for spec in (SPEC, other):
         spec.write(tmp_path / "spec.json")
@@ -37,6 +42,7 @@ def test_a_spec_survives_its_file(tmp_path: Path) -> None:
     "change",
     [
         {"role": "king"},
+        {"encoded_dir": None, "role": "encode"},
         {"threads": 0},
         {"shutdown_timeout_s": 0},
         {"store_bytes_max": -1},

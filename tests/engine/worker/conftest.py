@@ -1,5 +1,6 @@
 """Two real vLLM workers over Unix sockets, as the stack starts them, and a client that is only HTTP."""
 
+import base64
 import contextlib
 import dataclasses
 import http.client
@@ -23,6 +24,7 @@ import tokenizers
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from engine import wire
+from engine.cluster.request import ImageInput
 from engine.mac import MAC_HEADER, call_mac
 from engine.proof import signed
 from engine.proof.attestation import Attestation, DecodeAttestation, PrefillAttestation, read_attestation
@@ -62,6 +64,7 @@ class Ask:
     first_token: bool = False
     request_id: str = field(default_factory=lambda: secrets.token_hex(12))
     nonce: bytes = field(default_factory=lambda: secrets.token_bytes(32))
+    images: Sequence[ImageInput] = ()
 
     def body(self, stream: bool) -> dict[str, Any]:
         params = wire.RequestParams(
@@ -86,6 +89,15 @@ class Ask:
         }
         if self.salt is not None:
             body["cache_salt"] = self.salt
+        if self.images:
+            body[wire.IMAGES] = [
+                {
+                    "offset": image.offset,
+                    "tokens": image.tokens,
+                    "data": base64.b64encode(image.data).decode(),
+                }
+                for image in self.images
+            ]
         if self.with_params:
             body["kv_transfer_params"] = params.to_params()
         return body
@@ -268,26 +280,27 @@ class Place:
     def store_dir(self) -> Path:
         return self.folder / "store"
 
-    def worker(self, name: str, role: Role) -> Worker:
-        """A worker with a key and a certificate, not started."""
+    def worker(self, name: str, role: Role, **changes: Any) -> Worker:
+        """A worker with a key and a certificate, not started; ``changes`` are of its spec."""
         key = Ed25519PrivateKey.generate()
         key_file, certificate_file = self.folder / f"{name}.pem", self.folder / f"{name}.certificate"
         key_file.write_bytes(signed.private_pem(key))
         certificate_file.write_text(self.deployment.certify(name, key.public_key(), 1))
-        spec = WorkerSpec(
-            name=name,
-            role=role,
-            model_dir=self.model_dir,
-            served_name="smollm2-135m-instruct",
-            socket=self.folder / f"{name}.sock",
-            store_dir=self.store_dir,
-            journal_dir=self.store_dir.parent / f"{name}.journal",
-            key_file=key_file,
-            certificate_file=certificate_file,
-            kv_cache_bytes=256 * 1024**2,
-            cpu_cores=default_cores(role, os.cpu_count() or 1),
-            threads=1,
-        )
+        fields: dict[str, Any] = {
+            "name": name,
+            "role": role,
+            "model_dir": self.model_dir,
+            "served_name": "smollm2-135m-instruct",
+            "socket": self.folder / f"{name}.sock",
+            "store_dir": self.store_dir,
+            "journal_dir": self.store_dir.parent / f"{name}.journal",
+            "key_file": key_file,
+            "certificate_file": certificate_file,
+            "kv_cache_bytes": 256 * 1024**2,
+            "cpu_cores": default_cores(role, os.cpu_count() or 1),
+            "threads": 1,
+        }
+        spec = WorkerSpec(**fields | changes)
         return Worker(spec, self.deployment, self.folder / f"{name}.log")
 
 

@@ -30,6 +30,7 @@ invariants of the engine are held (``c``: tests/engine/cluster, ``s``: tests/eng
 import contextlib
 import dataclasses
 import itertools
+import json
 import random
 import resource
 import secrets
@@ -165,6 +166,9 @@ def test_nothing_but_accepted_tokens_is_stored_by_a_worker_that_speculates(crew:
     drafts = crew.drafting.metric("vllm:spec_decode_num_draft_tokens_total")
     accepted = crew.drafting.metric("vllm:spec_decode_num_accepted_tokens_total")
     assert 0 < accepted < drafts, "some are accepted, some rejected"
+    said = json.loads(crew.drafting.get(wire.REPORT_PATH)[1])
+    assert (said["drafted"], said["accepted"]) == (drafts, accepted)
+    assert crew.drafting.metric("kvitto_drafted_accepted_tokens_total") == accepted
     assert crew.drafting.decoded(ask).output_to == len(generated) == 211
     # The last token was never an input; drafts behind it would have filled the eighth block.
     files = crew.files([*ids, *generated], drafted, tenant)

@@ -133,6 +133,9 @@ class BareScheduler:
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> str:
         return "outputs"
 
+    def make_spec_decoding_stats(self, stats: Any, num_draft_tokens: int, **named: Any) -> str:
+        return "vLLM's own"
+
     def finish_requests(self, request_ids: Any, finished_status: Any) -> str:
         self.requests, self.running = {}, []
         return "finished"
@@ -159,6 +162,17 @@ def test_a_scheduler_says_at_once_what_it_is_and_after_a_step_what_it_has_to_do(
     assert left.counts["tracked_requests"] == 1
     assert scheduler.finish_requests(None, None) == "finished"
     assert report.read(tmp_path).report.running == 0
+
+
+def test_drafts_and_those_accepted_are_said(tmp_path: Path) -> None:
+    scheduler = ReportedScheduler(tmp_path)
+    drafts = {"num_draft_tokens": 4, "num_accepted_tokens": 3, "request_id": "a"}
+    assert scheduler.make_spec_decoding_stats(None, **drafts, num_invalid_spec_tokens=None) == "vLLM's own"
+    scheduler.make_spec_decoding_stats(None, **drafts, num_invalid_spec_tokens={"a": 1, "b": 1})
+    scheduler.update_from_output(None, None)
+    left = report.read(tmp_path)
+    assert (left.report.drafted, left.report.accepted) == (7, 6)
+    assert (left.counts[Count.DRAFTED_TOKENS], left.counts[Count.ACCEPTED_TOKENS]) == (7, 6)
 
 
 def test_a_law_that_was_never_measured_is_not_reported(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""What tenants are billed, and how it is derived from what they used."""

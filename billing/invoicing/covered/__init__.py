@@ -1,0 +1,1 @@
+"""Which requests a document covers, and what they come to."""

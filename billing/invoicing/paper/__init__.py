@@ -1,0 +1,1 @@
+"""Documents as people read them: one page of text, as PDF and as HTML."""

@@ -1,0 +1,1 @@
+"""Tenants that are suspended, resumed, reminded of what they owe, and erased."""

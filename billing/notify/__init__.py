@@ -1,0 +1,1 @@
+"""What tenants are told, and their webhooks: kept, signed, delivered at least once."""
