@@ -27,7 +27,7 @@ from billing.usage import TokenUsage
 from engine.proof import signed
 from engine.proof.attestation import Attestation, DecodeAttestation, PrefillAttestation, commitment
 from engine.proof.certificate import DeploymentKey, WorkerCertificate
-from engine.proof.coverage import Attempt
+from engine.proof.coverage import Attempt, Grade
 from engine.proof.ring import DeploymentRing
 
 Shape = Literal["both", "apart", "killed", "nothing"]
@@ -135,7 +135,7 @@ class Deployment:
             usage = TokenUsage(request.hit, request.owed, 0, miss, request.output)
         rated_at = rating_instant(row, request.at, done)
         charge = rate(book, MODEL, "USD", usage, rated_at, request.tier)
-        grades = {"nothing": "unattested", "killed": "gateway-counted"}
+        grades: dict[Shape, Grade] = {"nothing": "unattested", "killed": "gateway-counted"}
         receipt = ReceiptDocument(
             request_id=request_id,
             tenant_id=TENANT,
@@ -153,7 +153,7 @@ class Deployment:
             window=charge.window,
             tier=request.tier,
             attempts=attempts,
-            grade=grades.get(request.shape, "attested"),  # type: ignore[arg-type]  # a text of the table
+            grade=grades.get(request.shape, "attested"),
             finding=None,
             attestations=tuple(each.sign(self.workers[each.worker]) for each in said),
         )

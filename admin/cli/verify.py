@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from admin.cli.output import Row
-    from admin.verify.bundle import BundleReport
+    from admin.verify.bundle import BundleReport, InvoiceHook
     from admin.verify.correspondence import Cost
     from admin.verify.finding import Finding
     from admin.verify.receipt import CheckedReceipt
@@ -103,18 +103,62 @@ def bundle(
 
     Example: kvitto verify bundle november.zip --anchor ed25519_0123456789abcdef0123456789abcdef
     """
-    from admin.verify.bundle import check_bundle
-    from admin.verify.invoices import HOOK
+    from admin.verify.invoice import Invoices
 
-    with readable(), _progress(path, as_json=as_json) as progress:
-        report = check_bundle(
+    with readable():
+        report = _checked(path, pin_of(anchor, keys), jobs, Invoices(), as_json=as_json)
+    _show_report(report, {}, as_json=as_json)
+
+
+@app.command("invoice")
+def invoice(
+    file: Annotated[Path, typer.Argument(help="The signed document, or the PDF that it is attached to.")],
+    bundle: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH", help="Its receipts. [dim]\\[default: the bundle attached to the PDF][/dim]"
+        ),
+    ] = None,
+    anchor: Anchor = None,
+    keys: Keys = None,
+    jobs: Jobs = None,
+    as_json: Json = False,
+) -> None:
+    """Derive an invoice again from its receipts: each line, the tax, the total, to the letter.
+
+    Example: kvitto verify invoice KV-7.pdf --bundle november.zip
+    """
+    from tempfile import TemporaryDirectory
+
+    from admin.verify.attached import Paper
+    from admin.verify.invoice import Invoices
+
+    with readable(), TemporaryDirectory() as folder:
+        paper = Paper.read(file)
+        if bundle is None:
+            if paper.bundle is None:
+                raise typer.BadParameter("it takes the receipts to check an invoice", param_hint="--bundle")
+            bundle = Path(folder) / "bundle.zip"
+            bundle.write_bytes(paper.bundle)
+        named = Invoices({f"invoices/{paper.number}.json": paper.document})
+        report = _checked(bundle, pin_of(anchor, keys), jobs, named, as_json=as_json)
+    _show_report(report, {"invoice": paper.number, "total": paper.total}, as_json=as_json)
+
+
+def _checked(
+    path: Path, pin: "Pin", jobs: int | None, invoices: "InvoiceHook", *, as_json: bool
+) -> "BundleReport":
+    """Check a bundle under a bar."""
+    from admin.verify.bundle import check_bundle
+
+    with _progress(path, as_json=as_json) as progress:
+        return check_bundle(
             path,
-            pin_of(anchor, keys),
+            pin,
             jobs=jobs,
-            invoices=HOOK,
+            invoices=invoices,
             progress=lambda read: progress.advance(progress.task_ids[0], read),
         )
-    show(report, as_json=as_json)
 
 
 @app.command("promise")
@@ -187,13 +231,14 @@ def _broken(broken: "Sequence[Cost]", *, as_json: bool) -> "list[Row]":
     return rows
 
 
-def show(report: "BundleReport", *, as_json: bool) -> None:
+def _show_report(report: "BundleReport", more: Mapping[str, str], *, as_json: bool) -> None:
     """Print what a bundle came to, and leave with the status that says it."""
     from billing.money import Femto, decimal_of
 
     amounts = {currency: decimal_of(Femto(amount)) for currency, amount in report.femto.items()}
     named = {"anchor": report.anchor, "anchor_pinned": report.pinned}
     outcomes = {
+        **more,
         "receipts": f"{report.verified:,} of {report.receipts:,} verified"
         + "".join(f", {count:,} {grade}" for grade, count in sorted(report.grades.items())),
         "charged": ", ".join(f"{amount} {currency}" for currency, amount in amounts.items()) or "nothing",

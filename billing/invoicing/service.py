@@ -33,6 +33,8 @@ from billing.ledger import repository as ledger
 from billing.ledger.entries import Transaction
 from billing.ledger.wallet import Wallet
 from billing.money import ZERO, Femto
+from billing.notify.notice import Notice, instant_text
+from billing.notify.service import emit
 from billing.receipts.head import TreeHead
 from billing.reports.rollup import LAG, Rollups
 from billing.request_id import RANDOM_BYTES, mint
@@ -218,8 +220,21 @@ class Invoicing:
                 await ledger.append(connection, [transaction], [wallet])
                 draft = draft.booked(transaction.id)
             invoice = await issue(connection, self._signer, draft, at)
+            await emit(connection, _notice(invoice, at))
             await audit.append(connection, _deed(invoice, actor, at))
         return invoice
+
+
+def _notice(invoice: Invoice, at: datetime) -> Notice:
+    facts = {
+        "number": invoice.number,
+        "document": invoice.kind,
+        "currency": invoice.currency,
+        "total_cents": invoice.total_cents,
+        "due_cents": invoice.due_cents,
+        "due_at": None if invoice.due_at is None else instant_text(invoice.due_at),
+    }
+    return Notice(invoice.tenant_id, "invoice.finalised", at, facts, f"invoice.finalised/{invoice.number}")
 
 
 async def _tenant(connection: Connection, tenant_id: str) -> Tenant:

@@ -85,6 +85,17 @@ async def update_standing(connection: AsyncConnection, row: Tenant) -> None:
     )
 
 
+async def erase_nonce_secret(connection: AsyncConnection, tenant_id: str) -> int:
+    """What workers attested of its prompts can be compared with no prompt any more; returns 1 if it could."""
+    statement = (
+        update(tenant)
+        .where(tenant.c.id == tenant_id, tenant.c.nonce_secret.is_not(None))
+        .values(nonce_secret=None)
+        .returning(tenant.c.id)
+    )
+    return len((await connection.execute(statement)).all())
+
+
 async def erase_keys(connection: AsyncConnection, tenant_id: str, at: datetime) -> int:
     """Revoke all keys of a tenant, drop their secrets, names and networks; returns how many there are."""
     await connection.execute(delete(key_secret).where(key_secret.c.tenant_id == tenant_id))

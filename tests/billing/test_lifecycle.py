@@ -13,6 +13,8 @@ from billing.alerts.service import Alerts
 from billing.audit.service import Audit
 from billing.db.access import OWNER
 from billing.errors import ErasureRefused, TenancyInvalid, TenantMissing
+from billing.invoicing.agreements.service import Agreements
+from billing.invoicing.party import Party
 from billing.ledger.auto_top_up import AutoTopUp
 from billing.lifecycle.service import Lifecycle
 from billing.money import Femto, femto_of
@@ -132,6 +134,8 @@ async def filled(house: Any) -> Named:
     webhooks = Webhooks(house.database, Vault(b"deployment"), lambda _: None)
     added = await webhooks.add(tenant.id, f"https://{one.host}/in", None, NOON, **by)
     await webhooks.test(added.endpoint.id, NOON)
+    profile = Party(one.name, one.host, "SE", "", one.email)
+    await Agreements(house.database).name(tenant.id, profile, NOON, **by)
     alerts = Alerts(house.database)
     await alerts.set_balance_alert(tenant.id, femto_of("5"), NOON, **by)
     await alerts.look_at_keys(NOON)
@@ -172,6 +176,8 @@ async def test_an_erased_tenant_is_named_nowhere_in_the_whole_database(
         "keys": 1,
         "projects": 1,
         "users": 1,
+        "profiles": 1,
+        "prompt_nonces": 1,
         "webhooks": 1,
         "notices": 2,
         "alerts": 1,

@@ -67,7 +67,7 @@ async def house(database_url: str, valkey_url: str) -> AsyncIterator[House]:
         furnished.engine.generations.append(SigningGeneration(request, furnished.engine.play))
         return furnished.engine.generations[-1]
 
-    furnished.engine.submit = submit  # type: ignore[method-assign]  # a double
+    furnished.engine.submit = submit  # type: ignore[method-assign]  # of this one object
     async with served(furnished) as house:
         yield house
 

@@ -30,11 +30,16 @@ async def upsert_profile(
     await connection.execute(statement.on_conflict_do_update(index_elements=["tenant_id"], set_=values))
 
 
-async def delete_profile(connection: AsyncConnection, tenant_id: str) -> None:
-    """And the copies of it that documents keep."""
-    await connection.execute(delete(billing_profile).where(billing_profile.c.tenant_id == tenant_id))
+async def delete_profile(connection: AsyncConnection, tenant_id: str) -> int:
+    """And the copies of it that documents keep; returns how many profiles there were."""
+    gone = await connection.execute(
+        delete(billing_profile)
+        .where(billing_profile.c.tenant_id == tenant_id)
+        .returning(billing_profile.c.tenant_id)
+    )
     of_tenant = invoice.c.tenant_id == tenant_id
     await connection.execute(update(invoice).where(of_tenant).values(buyer=None, buyer_nonce=None))
+    return len(gone.all())
 
 
 async def select_terms(connection: AsyncConnection, tenant_id: str) -> list[DatedTerms]:

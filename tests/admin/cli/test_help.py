@@ -37,7 +37,7 @@ OF_THE_ISSUE = {
     "user create", "user list", "user set", "user remove",
     "limit set", "limit list", "limit remove",
     "budget create", "budget list", "budget set", "budget remove",
-    "verify receipt", "verify bundle", "verify promise", "witness",
+    "verify receipt", "verify bundle", "verify invoice", "verify promise", "witness",
     "audit list", "audit verify", "audit receipts", "audit log", "deployment keys", "deployment rotate-key",
     "webhook add", "webhook list", "webhook enable", "webhook remove", "webhook rotate", "webhook test",
     "webhook deliveries", "webhook replay",

@@ -6,6 +6,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -199,8 +200,8 @@ OF_OTHER = contents_of(OTHER, served_by(OTHER, 6))
         ({"keys": OF_OTHER.keys}, (MANIFEST, None)),
     ],
 )
-def test_what_is_of_another_bundle_is_found(tmp_path: Path, foreign: dict[str, str], place: Seen) -> None:
-    contents = replace(CONTENTS, **foreign)  # type: ignore[arg-type]  # fields of any type
+def test_what_is_of_another_bundle_is_found(tmp_path: Path, foreign: dict[str, Any], place: Seen) -> None:
+    contents = replace(CONTENTS, **foreign)
     write_directory(tmp_path / "b", contents, HOUSE.new, WRITTEN_AT_S)
     assert place in seen(tmp_path / "b")
 

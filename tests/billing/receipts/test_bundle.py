@@ -20,6 +20,7 @@ from billing.receipts.bundle import (
     PRICES,
     RECEIPTS,
     Consistency,
+    Contents,
     InvoiceFile,
     write_directory,
     write_zip,
@@ -218,9 +219,9 @@ def test_too_many_files_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatc
         replace(CONTENTS, invoices=[InvoiceFile("../KV", "{}")]),
     ],
 )
-def test_what_would_be_no_bundle_is_not_written(tmp_path: Path, contents: object) -> None:
+def test_what_would_be_no_bundle_is_not_written(tmp_path: Path, contents: Contents) -> None:
     with pytest.raises(BundleInvalid):
-        write_directory(tmp_path / "c", contents, HOUSE.new, WRITTEN_AT_S)  # type: ignore[arg-type]  # wrong on purpose
+        write_directory(tmp_path / "c", contents, HOUSE.new, WRITTEN_AT_S)
     assert not (tmp_path / "c" / MANIFEST).exists()
 
 

@@ -1,7 +1,0 @@
-"""Who checks the invoices of a bundle."""
-
-from typing import Final
-
-from admin.verify.bundle import InvoiceHook
-
-HOOK: Final[InvoiceHook | None] = None
