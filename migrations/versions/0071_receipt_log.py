@@ -25,6 +25,33 @@ ROWS = {
 
 
 def upgrade() -> None:
+    _leaves()
+    _tree()
+    _state()
+    for name, columns in ROWS.items():
+        op.execute(f"CREATE TYPE {name} AS ({columns})")
+    protect("receipt_leaf", {SETTLER_ROLE: "INSERT", OPERATOR_ROLE: "UPDATE (nonce, receipt)"})
+    op.execute(
+        "CREATE POLICY erased_alone ON receipt_leaf AS RESTRICTIVE FOR UPDATE"
+        " USING (true) WITH CHECK (nonce IS NULL AND receipt IS NULL)"
+    )
+    for table in ("tree_node", "tree_head"):
+        open_to_all(table, {SETTLER_ROLE: "INSERT"})
+    open_to_all("log_state", {SETTLER_ROLE: "UPDATE"})
+
+
+def downgrade() -> None:
+    for table in ("log_state", "tree_head", "tree_node"):
+        close(table)
+    op.execute("DROP POLICY erased_alone ON receipt_leaf")
+    unprotect("receipt_leaf")
+    for name in ROWS:
+        op.execute(f"DROP TYPE {name}")
+    for table in ("log_state", "tree_head", "tree_node", "receipt_leaf"):
+        op.drop_table(table)
+
+
+def _leaves() -> None:
     op.create_table(
         "receipt_leaf",
         sa.Column("leaf_index", sa.BigInteger(), autoincrement=False, nullable=False),
@@ -42,6 +69,9 @@ def upgrade() -> None:
         sa.UniqueConstraint("request_id", name=op.f("uq_receipt_leaf_request_id")),
     )
     op.create_index(op.f("ix_receipt_leaf_tenant_id_leaf_index"), "receipt_leaf", ["tenant_id", "leaf_index"])
+
+
+def _tree() -> None:
     op.create_table(
         "tree_node",
         sa.Column("level", sa.SmallInteger(), autoincrement=False, nullable=False, comment="0: a leaf"),
@@ -66,6 +96,9 @@ def upgrade() -> None:
         sa.CheckConstraint("octet_length(root) = 32", name=op.f("ck_tree_head_root")),
         sa.PrimaryKeyConstraint("size", name=op.f("pk_tree_head")),
     )
+
+
+def _state() -> None:
     op.create_table(
         "log_state",
         sa.Column(
@@ -87,24 +120,3 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("only", name=op.f("pk_log_state")),
     )
     op.execute("INSERT INTO log_state (size, sealed_before) VALUES (0, 'epoch')")
-    for name, columns in ROWS.items():
-        op.execute(f"CREATE TYPE {name} AS ({columns})")
-    protect("receipt_leaf", {SETTLER_ROLE: "INSERT", OPERATOR_ROLE: "UPDATE (nonce, receipt)"})
-    op.execute(
-        "CREATE POLICY erased_alone ON receipt_leaf AS RESTRICTIVE FOR UPDATE"
-        " USING (true) WITH CHECK (nonce IS NULL AND receipt IS NULL)"
-    )
-    for table in ("tree_node", "tree_head"):
-        open_to_all(table, {SETTLER_ROLE: "INSERT"})
-    open_to_all("log_state", {SETTLER_ROLE: "UPDATE"})
-
-
-def downgrade() -> None:
-    for table in ("log_state", "tree_head", "tree_node"):
-        close(table)
-    op.execute("DROP POLICY erased_alone ON receipt_leaf")
-    unprotect("receipt_leaf")
-    for name in ROWS:
-        op.execute(f"DROP TYPE {name}")
-    for table in ("log_state", "tree_head", "tree_node", "receipt_leaf"):
-        op.drop_table(table)

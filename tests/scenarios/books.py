@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from admin import clock
+from admin.deployment import signer
 from admin.engine import engine_options
 from admin.settings import Settings
 from billing.db.transaction import Database
@@ -15,6 +16,9 @@ from billing.ledger.service import Ledger
 from billing.money import decimal_of
 from billing.pricing.book import PriceBook
 from billing.pricing.service import Prices
+from billing.receipts.document import ReceiptDocument
+from billing.receipts.log.sequencer import Pace
+from billing.receipts.log.service import ReceiptLog
 from billing.receipts.receipt import Receipt
 from billing.receipts.service import Receipts
 from billing.settlement.batch import Settlement
@@ -38,6 +42,8 @@ class Books:
     Args:
         rows: of `kvitto usage --json`.
         receipts: by request id, of all rows.
+        sealed: by request id, what a request has cost by its receipt in the log.
+        log: what the receipt log's own audit finds: its leaves have no gap, each event has one.
         unsettled: of requests that workers attest and that have no event.
         quarantined: why usage was put aside: a worker or a gateway was wrong.
         spent: by tenant, what its requests have cost, by the ledger's balance.
@@ -49,6 +55,8 @@ class Books:
 
     rows: Sequence[Row]
     receipts: Mapping[str, Receipt]
+    sealed: Mapping[str, Decimal]
+    log: Sequence[str]
     unsettled: Sequence[Receipt]
     quarantined: Sequence[str]
     spent: Mapping[str, Decimal]
@@ -117,10 +125,13 @@ def read(stack: Stack, crash: Crash) -> Books:
     model_dir = stack.settings.model_dir
     assert model_dir is not None
     tokenizer = Tokenizer.from_model_dir(model_dir)
+    sealed, log = stack.in_books(lambda database: _sealed(stack.settings, database, crash))
     since, until = crash.begun_at - timedelta(minutes=1), clock.now() + timedelta(minutes=1)
     return Books(
         rows=rows,
         receipts=stack.receipts([row["request_id"] for row in rows]),
+        sealed=sealed,
+        log=log,
         unsettled=stack.in_books(lambda database: Receipts(database).unbilled_between(since, until)),
         quarantined=[row["reason"] for row in stack.told("usage", "--quarantined")],
         spent=stack.in_books(lambda database: _spent(database, crash)),
@@ -129,6 +140,18 @@ def read(stack: Stack, crash: Crash) -> Books:
         faults=stack.faults_in_ledger(),
         tokens=lambda text: len(tokenizer.encode_plain(text)),
     )
+
+
+async def _sealed(known: Settings, database: Database, crash: Crash) -> tuple[dict[str, Decimal], list[str]]:
+    """Seal what there is, though it is not late, and read it back; and what the log's audit finds."""
+    signs, at_once = signer(known), Pace(late=timedelta(0), certificate_late=timedelta(0))
+    log, sealed = ReceiptLog(database, signs, at_once), dict[str, Decimal]()
+    await log.close(clock.now())
+    for tenant_id in crash.tenants:
+        async for one in log.receipts(tenant_id):
+            receipt = ReceiptDocument.read(one.receipt)
+            sealed[str(receipt.request_id)] = Decimal(decimal_of(receipt.charge))
+    return sealed, await log.check_integrity(signs.ring)
 
 
 async def _spent(database: Database, crash: Crash) -> dict[str, Decimal]:

@@ -1,5 +1,6 @@
 """The verdict can fail: in books where all is well, each fault that is planted is found, by its name."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -43,6 +44,10 @@ def row(request_id: str, status: str, output: int, client: int) -> dict[str, Any
     return {"request_id": request_id, "status": status, **names, **counts, **rated}
 
 
+def charges(rows: Iterable[Row]) -> dict[str, Decimal]:
+    return {each["request_id"]: Decimal(each["charge"]) for each in rows}
+
+
 def errand(client: int, key: str | None, **seen: Any) -> Errand:
     question = Question(client, "t", "secret", "Hi", max_tokens=5, streamed=True, leave_s=None)
     return Errand(client, question, key, [Seen(question, status=200, **seen)])
@@ -59,6 +64,8 @@ def world() -> tuple[list[Errand], Books]:
     return errands, Books(
         rows=rows,
         receipts={WHOLE: receipt(WHOLE, 5, 5), BROKEN: receipt(BROKEN, 3, 4)},
+        sealed=charges(rows),
+        log=[],
         unsettled=[replace(receipt(DEAD, 0, 0), attestations=(prefill(DEAD, computed=False),))],
         quarantined=[],
         spent={"t": sum((Decimal(each["charge"]) for each in rows), Decimal(0))},
@@ -78,9 +85,9 @@ def found(errands: list[Errand], books: Books) -> set[str]:
 
 
 def with_rows(books: Books, *rows: Row) -> Books:
-    """Other events, of which the ledger says the same."""
+    """Other events, of which the ledger and the log say the same."""
     spent = sum((Decimal(each["charge"]) for each in rows), Decimal(0))
-    return replace(books, rows=rows, spent={"t": spent})
+    return replace(books, rows=rows, spent={"t": spent}, sealed=charges(rows))
 
 
 def test_two_events_of_a_request_are_found() -> None:
@@ -110,6 +117,14 @@ def test_a_ledger_that_says_another_sum_is_found() -> None:
     errands, books = world()
     spent = {"t": books.spent["t"] + Decimal(1) / 10**15}
     assert found(errands, replace(books, spent=spent)) == {verdict.SUMS}
+
+
+def test_what_is_not_sealed_or_for_another_charge_is_found_and_what_the_logs_audit_finds() -> None:
+    errands, books = world()
+    unsealed = {WHOLE: books.sealed[WHOLE]}
+    other = {**books.sealed, BROKEN: Decimal(1)}
+    for changed in ({"sealed": unsealed}, {"sealed": other}, {"log": ["leaf 2 is missing"]}):
+        assert found(errands, replace(books, **changed)) == {verdict.SEALED}
 
 
 def test_receipts_of_another_sum_are_found_though_the_buckets_sum_to_the_same() -> None:

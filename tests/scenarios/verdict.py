@@ -17,6 +17,7 @@ from tests.scenarios.client import Errand, key_name
 
 ONE_EVENT: Final = "one usage event a request"
 SUMS: Final = "events = ledger = receipts"
+SEALED: Final = "each event is sealed once, for what it has cost"
 SEEN_TO_THE_END: Final = "counted to the end is what is billed"
 SEEN_IN_PART: Final = "counted in part <= billed"
 ATTESTED: Final = "billed <= attested"
@@ -35,6 +36,7 @@ def findings(errands: Sequence[Errand], books: Books) -> list[str]:
     rules = {
         ONE_EVENT: _events(errands, books),
         SUMS: _sums(books),
+        SEALED: _sealed(books),
         SEEN_TO_THE_END: _complete(errands, books),
         SEEN_IN_PART: _partial(errands, books),
         ATTESTED: _attested(books),
@@ -72,6 +74,14 @@ def _sums(books: Books) -> Iterator[str]:
             proven = sum(getattr(_proven(books.receipts[row["request_id"]]), bucket) for row in rows)
             if billed != proven:
                 yield f"{tenant}: {billed} tokens of {bucket} in events, {proven} in receipts"
+
+
+def _sealed(books: Books) -> Iterator[str]:
+    yield from books.log
+    for row in books.rows:
+        sealed = books.sealed.get(row["request_id"])
+        if sealed != Decimal(row["charge"]):
+            yield f"{row['request_id']}: charged {row['charge']}, sealed {sealed}"
 
 
 def _complete(errands: Sequence[Errand], books: Books) -> Iterator[str]:

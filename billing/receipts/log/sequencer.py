@@ -181,7 +181,11 @@ class Sequencer:
 async def _recorded(connection: Connection, since: datetime, until: datetime) -> list[Recorded]:
     events = await repository.select_recorded(connection, since, until)
     documents = await select_documents(connection, [event["request_id"] for event in events])
-    return [
-        Recorded(event, tuple(filter(None, map(Kept.read, documents.get(event["request_id"], ())))))
-        for event in events
-    ]
+
+    def read() -> list[Recorded]:
+        return [
+            Recorded(event, tuple(filter(None, map(Kept.read, documents.get(event["request_id"], ())))))
+            for event in events
+        ]
+
+    return await asyncio.to_thread(read)

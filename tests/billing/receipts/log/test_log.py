@@ -7,6 +7,7 @@ from itertools import combinations, pairwise
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from admin import clock
 from billing.db.access import OPERATOR
@@ -251,6 +252,15 @@ async def test_a_nonce_is_told_to_the_key_that_asked_and_to_its_tenants_develope
     ):
         with pytest.raises(ReceiptMissing):
             await log.prompt_nonce(request_id, tenant_id, key_id)
+    async with house.database.transaction(OPERATOR) as connection:
+        erasing = text("UPDATE tenant SET nonce_secret = NULL WHERE id = :id")
+        await connection.execute(erasing, {"id": house.tenant_id})
+    with pytest.raises(ReceiptMissing):
+        await log.prompt_nonce(request_id, house.tenant_id)
+    erased = await house.tenancy.find_key(house.tenancy.digest(issued.secret))
+    assert erased is not None
+    assert len(erased.nonce_secret) == 32, "still nobody can guess a prompt"
+    assert erased.nonce_secret != grant.nonce_secret
 
 
 def test_the_usual_pace_is_behind_what_is_served() -> None:
