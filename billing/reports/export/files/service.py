@@ -97,8 +97,7 @@ class ExportFiles:
             chain = record.order.tenant_id or HOUSE
             before = record.order.to_builtins()
             await audit.append(connection, Deed(chain, actor, "export.delete", export_id, at, before=before))
-        if self._folder is not None:
-            await asyncio.to_thread((self._folder / record.stored_name).unlink, missing_ok=True)
+        await asyncio.to_thread(self._remove, record)
         return record
 
     def file_of(self, record: ExportRecord) -> Path:
@@ -134,7 +133,9 @@ class ExportFiles:
         else:
             async with self._database.transaction(SETTLER) as connection:
                 counts = await repository.finish(connection, record, written, KEPT)
-            if not counts:
+            if counts:  # an attempt that died behind its last word may have left a file
+                await asyncio.to_thread(self._remove, record, path)
+            else:
                 await asyncio.to_thread(path.unlink, missing_ok=True)
 
     async def forget(self, at: datetime) -> int:
@@ -151,6 +152,12 @@ class ExportFiles:
     async def _give_up(self, record: ExportRecord, reason: str, *, for_good: bool) -> None:
         async with self._database.transaction(SETTLER) as connection:
             await repository.give_up(connection, record, reason, for_good=for_good)
+
+    def _remove(self, record: ExportRecord, but: Path | None = None) -> None:
+        """The files of all attempts at an export, but for one."""
+        for path in () if self._folder is None else self._folder.glob(f"{record.id}.*"):
+            if path != but:
+                path.unlink(missing_ok=True)
 
     def _files(self, at: datetime) -> list[Path]:
         """Files of exports, and what those who died while writing have left."""
