@@ -195,7 +195,8 @@ async def _proved(
 ) -> list[SealedReceipt]:
     """Leaves that are not erased, in the order of their indexes, each with its path."""
     ranges_of = list(merkle.inclusion_ranges_of([index for index, _ in placed], size)) if placed else []
-    distinct = set[Range]().union(*ranges_of)
+    # In the order of the leaves: Postgres then finds most nodes beside the one before.
+    distinct = dict.fromkeys(chain.from_iterable(ranges_of))
     hashes = dict(zip(distinct, await _hashes(connection, distinct), strict=True))
     sealed = []
     for (index, leaf), ranges in zip(placed, ranges_of, strict=True):
