@@ -31,7 +31,7 @@ from billing.usage import TokenUsage
 from engine.proof import signed
 from engine.proof.certificate import DeploymentKey, WorkerCertificate
 from engine.proof.coverage import Attempt
-from tests.bundles import LATER, PUBLIC, Deployment, Request, Served, contents_of, key_of, served_by
+from tests.bundles import LATER, PUBLIC, START, Deployment, Request, Served, contents_of, key_of, served_by
 
 HOUSE = Deployment()
 SERVED = served_by(HOUSE, 10)
@@ -147,7 +147,7 @@ def certified(deployment: Deployment, **changes: Any) -> Trust:
         ({}, []),
         ({"of": key_of("stranger")}, [ATTESTATIONS]),
         ({"worker": "w9"}, [ATTESTATIONS]),
-        ({"at_s": 1_793_000_000 + 10**6}, [ATTESTATIONS]),
+        ({"at_s": int(START.timestamp()) + 3_600}, [ATTESTATIONS]),
         ({"key": key_of("stranger")}, [ATTESTATIONS]),
         ({"key": HOUSE.new}, [ATTESTATIONS]),  # which was not in use then
     ],
