@@ -10,7 +10,7 @@ our place.
 
 import socket
 from collections.abc import Sequence
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -22,20 +22,48 @@ Network = IPv4Network | IPv6Network
 URL_CHARACTERS_MAX: Final = 2000
 
 _REFUSED: Final = "it has no public address"  # which one it has is not for who wrote the URL to know
-# Networks that carry an IPv4 address in their last 32 bits: what is reached is that.
-_CARRIERS: Final = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/96"), IPv6Network("::/96"))
+# IPv6 that carries an address of IPv4 to a translator: it is judged by that one.
+_NAT64: Final = ip_network("64:ff9b::/96")
+# All that is handed out to hosts of IPv6. Whatever else there is leads elsewhere, or wraps what does.
+_UNICAST: Final = ip_network("2000::/3")
+# What `is_global` lets pass, here or in other versions of it.
+_KEPT_APART: Final = tuple(
+    map(
+        ip_network,
+        (
+            "168.63.129.16/32",  # a cloud's host agent, on a public address
+            "192.0.0.0/24",  # protocols' own
+            "192.88.99.0/24",  # relays of 6to4
+            "2001::/23",  # protocols' own; Teredo, which wraps IPv4
+            "2001:db8::/32",  # documentation
+            "2002::/16",  # 6to4, which wraps IPv4
+            "3fff::/20",  # documentation
+        ),
+    )
+)
 
 
 class DestinationRefused(OSError):
     """The address is not one we connect to. While connecting, aiohttp puts it into a ClientConnectorError."""
 
 
-def is_public(address: Address) -> bool:
-    """Whether anybody on the internet reaches the same there. Addresses that carry another go by that."""
-    carried = _carried(address) if isinstance(address, IPv6Address) else None
-    if carried is not None:
-        return is_public(carried)
-    return address.is_global and not address.is_multicast
+def is_public(address: str | Address) -> bool:
+    """Whether an address, also written as the system's resolver does, is of a host on the public Internet.
+
+    Private, loopback, link-local (there clouds keep credentials), shared (CGNAT), multicast, reserved and
+    unspecified addresses are not, nor what they are wrapped in.
+    """
+    read = _written(address) if isinstance(address, str) else address
+    if isinstance(read, IPv6Address):
+        if read.ipv4_mapped is not None:
+            read = read.ipv4_mapped
+        elif read in _NAT64:
+            read = IPv4Address(int(read) & 0xFFFF_FFFF)
+        elif read not in _UNICAST:
+            return False
+    if read is None or read.is_multicast or read.is_reserved:
+        return False
+    return read.is_global and not any(read in network for network in _KEPT_APART)
 
 
 def may_reach(address: Address, allowed: Sequence[Network] = ()) -> bool:
@@ -72,7 +100,7 @@ def guarded_connector(allowed: Sequence[Network] = (), **options: Any) -> aiohtt
 
     def make_socket(found: tuple[Any, ...]) -> socket.socket:
         family, kind, protocol, _, place = found
-        if not may_reach(ip_address(place[0].partition("%")[0]), allowed):
+        if not may_reach(ip_address(place[0]), allowed):
             raise DestinationRefused(_REFUSED)
         return socket.socket(family, kind, protocol)
 
@@ -85,11 +113,3 @@ def _written(host: str) -> Address | None:
         return ip_address(host)
     except ValueError:
         return None
-
-
-def _carried(address: IPv6Address) -> IPv4Address | None:
-    """The IPv4 address that this one stands for: mapped, translated, or the far end of a tunnel."""
-    if any(address in network for network in _CARRIERS):
-        return IPv4Address(int(address) & 0xFFFF_FFFF)
-    teredo = address.teredo
-    return address.ipv4_mapped or address.sixtofour or (None if teredo is None else teredo[1])

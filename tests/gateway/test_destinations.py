@@ -24,18 +24,23 @@ LOOPBACK = (ip_network("127.0.0.0/8"),)
         *("::ffff:127.0.0.1", "::ffff:169.254.169.254", "::127.0.0.1"),
         *("2002:7f00:1::", "2002:a9fe:a9fe::1", "64:ff9b::a9fe:a9fe", "64:ff9b:1::a00:1"),
         "2001:0:4136:e378:8000:63bf:5601:5601",
+        "2002:101:101::",
+        *("168.63.129.16", "192.0.0.9", "192.88.99.1", "3fff::1", "4000::1", "fe80::1%lo"),
     ],
 )
 def test_what_only_we_reach_is_not_public(address: str) -> None:
     assert not is_public(ip_address(address))
+    assert not is_public(address)
 
 
 @pytest.mark.parametrize(
     "address",
-    ["1.1.1.1", "93.184.216.34", "2606:4700::1111", "::ffff:1.1.1.1", "64:ff9b::101:101", "2002:101:101::"],
+    ["1.1.1.1", "93.184.216.34", "2606:4700::1111", "::ffff:1.1.1.1", "64:ff9b::101:101"],
 )
 def test_what_everybody_reaches_is(address: str) -> None:
     assert is_public(ip_address(address))
+    assert is_public(address)
+    assert not is_public("localhost")
 
 
 def test_an_allowed_network_is_reached_and_no_other() -> None:
