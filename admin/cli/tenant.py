@@ -111,6 +111,7 @@ def list_(data_dir: DataDir = None, as_json: Json = False) -> None:
         Column("id", "id"),
         Column("balance", "balance", right=True),
         Column("currency", ""),
+        Column("suspended_by", "suspended by"),
         Column("created_at", "created (UTC)"),
     )
     empty = "No tenants yet: `kvitto tenant create NAME`."

@@ -1,5 +1,6 @@
 """Looking at the books for what tenants are to know. Looking twice, or dying between, tells nothing twice."""
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from billing.errors import StoreRefused, TenantMissing
 from billing.interval import Interval
 from billing.ledger import repository as ledger
 from billing.money import Femto, decimal_of
+from billing.notify.kind import Kind
 from billing.notify.notice import Notice, instant_text
 from billing.notify.service import emit
 from billing.pricing.repository import select_book
@@ -23,6 +25,7 @@ from billing.reports.rollup import LAG
 from billing.tenancy.rules.repository import select_budgets
 
 HOUR: Final = timedelta(hours=1)
+BATCH: Final = 200  # notices of one transaction
 LOOK_BACK: Final = timedelta(hours=1)  # prices may take effect ten seconds after they are published
 
 
@@ -36,8 +39,8 @@ class Alerts:
     def __init__(self, database: Database, lag: timedelta = LAG) -> None:
         self._database = database
         self._lag = lag
-        # What this process has told, or seen told: what is known need not be tried again every few minutes.
-        self._prices_told: set[tuple[str, str | None]] = set()
+        # What is so now and has been told: it need not be tried again every minute that it stays so.
+        self._told: dict[Kind, set[tuple[str, str | None]]] = {}
 
     async def set_balance_alert(
         self, tenant_id: str, threshold: Femto | None, at: datetime, *, actor: str
@@ -86,21 +89,22 @@ class Alerts:
 
     async def look_at_budgets(self, at: datetime) -> int:
         """Tell of budgets of which four fifths, or all, is spent: each once a period, by the books."""
-        async with self._database.transaction(SETTLER) as connection:
+        async with self._database.transaction(OPERATOR_READ) as connection:
             budgets = await select_budgets(connection, None, WHOLE)
             currencies = await repository.select_currencies(connection)
-            told = 0
-            for spending in await repository.select_spending(connection, budgets, at):
-                notice = spending.notice(currencies[spending.kept.owner.tenant_id], at)
-                told += notice is not None and await _told(connection, notice)
-        return told
+            spent = await repository.select_spending(connection, budgets, at)
+        reached = [
+            spending.notice(currencies[spending.kept.owner.tenant_id], at)
+            for spending in spent
+            if spending.kept.owner.tenant_id in currencies
+        ]
+        return await self._tell("budget.reached", reached)
 
     async def look_at_keys(self, at: datetime) -> int:
         """Tell of keys that end within a week, and again within a day."""
-        async with self._database.transaction(SETTLER) as connection:
+        async with self._database.transaction(OPERATOR_READ) as connection:
             ending = await repository.select_expiring(connection, at, at + max(AHEAD))
-            notices = [ExpiringKey(*row).notice(at) for row in ending]
-            return sum([await _told(connection, notice) for notice in notices if notice is not None])
+        return await self._tell("key.expiring", [ExpiringKey(*row).notice(at) for row in ending])
 
     async def look_at_prices(self, at: datetime) -> int:
         """Tell each tenant of published rows that will change what it pays, with rates before and after."""
@@ -110,18 +114,12 @@ class Alerts:
             currencies = await repository.select_currencies(connection)
         if not upcoming(book, since):
             return 0
-        told = 0
-        for tenant_id, currency in currencies.items():
-            notices = [
-                notice
-                for notice in price_notices(book, tenant_id, currency, since, at)
-                if (tenant_id, notice.dedupe) not in self._prices_told
-            ]
-            if notices:
-                async with self._database.transaction(SETTLER) as connection:
-                    told += sum([await _told(connection, notice) for notice in notices])
-                self._prices_told.update((tenant_id, notice.dedupe) for notice in notices)
-        return told
+        changing = [
+            notice
+            for tenant_id, currency in currencies.items()
+            for notice in price_notices(book, tenant_id, currency, since, at)
+        ]
+        return await self._tell("price.changing", changing)
 
     async def look_at_promises(self, at: datetime) -> int:
         """Tell what was billed as owed, by tenant and hour, once nothing more is recorded in that hour."""
@@ -146,6 +144,20 @@ class Alerts:
                         notice = Notice(owed.tenant_id, "promise.broken", at, facts, occasion)
                         told += await _told(connection, notice)
                     await repository.move_promise_watermark(connection, hour.until)
+        return told
+
+    async def _tell(self, kind: Kind, found: Iterable[Notice | None]) -> int:
+        """Tell all that is so now of a kind; a batch a transaction, in the order of tenants."""
+        notices = sorted(
+            (notice for notice in found if notice is not None),
+            key=lambda notice: (notice.tenant_id, notice.dedupe or ""),
+        )
+        known, told = self._told.get(kind, set()), 0
+        fresh = [notice for notice in notices if (notice.tenant_id, notice.dedupe) not in known]
+        for first in range(0, len(fresh), BATCH):
+            async with self._database.transaction(SETTLER) as connection:
+                told += sum([await _told(connection, notice) for notice in fresh[first : first + BATCH]])
+        self._told[kind] = {(notice.tenant_id, notice.dedupe) for notice in notices}
         return told
 
 

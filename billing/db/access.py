@@ -4,7 +4,7 @@
 |---|---|---|
 | the one that logs in | nothing: it owns the tables, and their row security is forced | the schema |
 | ``SETTLER`` | all tenants | appends to events, attestations, ledger and audit; changes projections alone |
-| ``OPERATOR`` | all tenants | tenancy and prices |
+| ``OPERATOR`` | all tenants | tenancy and prices; drops what an erasure drops |
 | ``OPERATOR_READ`` | all tenants | nothing |
 | ``of_tenant`` | one tenant | what that tenant manages itself |
 | ``view_as`` | one tenant | nothing: its transaction is read-only too |

@@ -28,10 +28,12 @@ LOOPBACK = (ip_network("127.0.0.0/8"),)
         *("127.255.255.254", "0.1.2.3", "172.31.255.255", "100.100.100.200", "169.254.1.1", "169.254.170.2"),
         *("168.63.129.16", "192.0.0.8", "192.88.99.1", "224.0.0.251", "fe80::1%lo", "fec0::1"),
         *("ff02::1", "::ffff:10.0.0.1", "::ffff:0:127.0.0.1", "2002:7f00:1::1", "2001:0:7f00:1::1"),
+        *("192.0.0.9", "3fff::1", "4000::1"),
     ],
 )
 def test_what_only_we_reach_is_not_public(address: str) -> None:
     assert not is_public(ip_address(address))
+    assert not is_public(address)
 
 
 @pytest.mark.parametrize(
@@ -40,6 +42,8 @@ def test_what_only_we_reach_is_not_public(address: str) -> None:
 )
 def test_what_everybody_reaches_is(address: str) -> None:
     assert is_public(ip_address(address))
+    assert is_public(address)
+    assert not is_public("localhost")
 
 
 def test_an_allowed_network_is_reached_and_no_other() -> None:
