@@ -47,21 +47,23 @@ class DestinationRefused(OSError):
     """The address is not one we connect to. While connecting, aiohttp puts it into a ClientConnectorError."""
 
 
-def is_public(address: Address) -> bool:
-    """Whether anybody on the internet reaches the same host there.
+def is_public(address: str | Address) -> bool:
+    """Whether an address, also written as the system's resolver does, is of a host on the public Internet.
 
     Private, loopback, link-local (there clouds keep credentials), shared (CGNAT), multicast, reserved and
-    unspecified addresses are not public, nor what they are wrapped in.
+    unspecified addresses are not, nor what they are wrapped in.
     """
-    if isinstance(address, IPv6Address):
-        if address.ipv4_mapped is not None:
-            address = address.ipv4_mapped
-        elif address in _NAT64:
-            address = IPv4Address(int(address) & 0xFFFF_FFFF)
-        elif address not in _UNICAST:
+    read = _written(address) if isinstance(address, str) else address
+    if isinstance(read, IPv6Address):
+        if read.ipv4_mapped is not None:
+            read = read.ipv4_mapped
+        elif read in _NAT64:
+            read = IPv4Address(int(read) & 0xFFFF_FFFF)
+        elif read not in _UNICAST:
             return False
-    kept_apart = address.is_multicast or address.is_reserved or any(address in net for net in _KEPT_APART)
-    return address.is_global and not kept_apart
+    if read is None or read.is_multicast or read.is_reserved:
+        return False
+    return read.is_global and not any(read in network for network in _KEPT_APART)
 
 
 def may_reach(address: Address, allowed: Sequence[Network] = ()) -> bool:
@@ -98,7 +100,7 @@ def guarded_connector(allowed: Sequence[Network] = (), **options: Any) -> aiohtt
 
     def make_socket(found: tuple[Any, ...]) -> socket.socket:
         family, kind, protocol, _, place = found
-        address = _written(place[0].partition("%")[0])
+        address = _written(place[0])
         if address is None or not may_reach(address, allowed):
             raise DestinationRefused(_REFUSED)
         return socket.socket(family, kind, protocol)
