@@ -1,5 +1,6 @@
 """A whole bundle: each file beside the manifest, the receipts by all cores, what invoices make of them."""
 
+import gc
 import multiprocessing
 import os
 from array import array
@@ -283,6 +284,7 @@ class _Here:
 
 def _begin(text: TrustText, tally: Tally) -> None:
     _Here.trust, _Here.tally = Trust.of(text), tally
+    gc.freeze()  # what stays for good is looked through no more
 
 
 def _check_here(chunk: Chunk) -> Part:

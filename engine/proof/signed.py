@@ -29,10 +29,11 @@ from engine.proof import ed25519
 
 _INTEGER_MAX: Final = 2**53 - 1
 _SIGNED_END: Final = b',"signature":"'
-# All digits alike, and all bytes that begin a letter beyond U+FFFF, which sorts otherwise in UTF-16.
-_ALIKE: Final = bytes.maketrans(b"123456789\xf1\xf2\xf3\xf4", b"000000000\xf0\xf0\xf0\xf0")
-# What a number in a list looks like then, and one that a double may not hold; some text only looks so.
-_ODD: Final = (b"\xf0", b"[0", b"[-", b",0", b",-", b'":' + 16 * b"0", b'":-' + 16 * b"0")
+# Alike are what numbers consist of, what stands before one in a list, and bytes that begin a letter beyond
+# U+FFFF, which sorts otherwise in UTF-16.
+_ALIKE: Final = bytes.maketrans(b"-123456789[\xf1\xf2\xf3\xf4", b"0000000000,\xf0\xf0\xf0\xf0")
+# A number in a list, and one that a double may not hold; some text only looks so.
+_ODD: Final = (b"\xf0", b",0", b'":' + 16 * b"0")
 
 
 class _Fraction(Exception):
