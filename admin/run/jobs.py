@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from contextlib import AsyncExitStack
+from functools import partial
 
 from admin import clock, deployment, settings
 from admin.engine import engine_options
@@ -15,6 +16,8 @@ from billing.db.partitions import Partitions
 from billing.db.transaction import Database
 from billing.invoicing.service import Invoicing
 from billing.ledger.service import Ledger
+from billing.lifecycle.collection import Dunning
+from billing.lifecycle.receivables import InvoicedDebts
 from billing.notify.delivery import Deliveries
 from billing.payments.outbox import Outbox
 from billing.payments.service import Payments
@@ -32,6 +35,7 @@ from engine.api import Journals
 from gateway.admission.admit import Admission
 from gateway.audit import Audit
 from gateway.deliver import HttpSender
+from gateway.snapshot import announce_change
 from gateway.sweep import SweepBooks, Sweeper
 from gateway.telemetry import SweepTelemetry, log, log_to_stderr
 from gateway.valkey import Valkey
@@ -77,6 +81,8 @@ async def run(known: Settings) -> None:
             invoicing=Invoicing(database, row_sha256, receipt_log, signer),
             deliveries=Deliveries(database, Vault(known.key_pepper, WEBHOOKS), sender, clock.now),
             alerts=Alerts(database),
+            dunning=Dunning(database, InvoicedDebts()),
+            tell_gateways=partial(announce_change, valkey),
             paying=_paying(known, database, stack),
         )
         await Queue(known.database_url, jobs_of(works)).run(stop)
