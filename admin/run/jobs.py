@@ -19,6 +19,7 @@ from billing.ledger.service import Ledger
 from billing.lifecycle.collection import Dunning
 from billing.lifecycle.receivables import InvoicedDebts
 from billing.notify.delivery import Deliveries
+from billing.payments.invoices import StripeInvoices
 from billing.payments.outbox import Outbox
 from billing.payments.service import Payments
 from billing.pricing.document import row_sha256
@@ -68,6 +69,7 @@ async def run(known: Settings) -> None:
         books = SweepBooks(tenancy, Prices(database), ledger, settlement, receipts)
         signer = deployment.signer(known)
         receipt_log = ReceiptLog(database, signer)
+        collector = None if known.stripe.secret_key is None else StripeInvoices()
         works = Works(
             sweeper=Sweeper(valkey, books, journals, telemetry),
             audit=Audit(valkey, receipts, telemetry),
@@ -78,7 +80,7 @@ async def run(known: Settings) -> None:
             partitions=Partitions(database),
             exports=ExportFiles(database, known.exports_folder),
             receipt_log=receipt_log,
-            invoicing=Invoicing(database, row_sha256, receipt_log, signer),
+            invoicing=Invoicing(database, row_sha256, receipt_log, signer, collector=collector),
             deliveries=Deliveries(database, Vault(known.key_pepper, WEBHOOKS), sender, clock.now),
             alerts=Alerts(database),
             dunning=Dunning(database, InvoicedDebts()),
@@ -96,7 +98,7 @@ def _paying(known: Settings, database: Database, stack: AsyncExitStack) -> Payin
 
     stripe = Stripe(StripeAccess(known.stripe.secret_key, known.stripe.api_url), clock.now)
     stack.push_async_callback(stripe.close)
-    return Paying(Payments(database), Outbox(database, stripe))
+    return Paying(Payments(database), Outbox(database, stripe, StripeInvoices()))
 
 
 def main() -> int:

@@ -1,7 +1,7 @@
 """What a fact of Stripe's does to our books, whichever way it came: by a webhook, or as an answer.
 
-Locks are taken in one order: the customer, the payment, the tenant's balance, its audit chain. All that is
-said of one payment is heard under that payment's lock, also what is said before the payment is known.
+Locks are taken in one order: the customer, the payment, the tenant's documents, its balance, its audit chain.
+All that is said of one payment is heard under that payment's lock, also what is said before it is known.
 """
 
 from dataclasses import dataclass, field, replace
