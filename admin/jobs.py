@@ -12,6 +12,7 @@ from billing.errors import PeriodOpen, StoreUnavailable
 from billing.invoicing.service import Invoicing
 from billing.ledger.balance import BalanceVersion
 from billing.ledger.service import Ledger
+from billing.lifecycle.collection import Dunning
 from billing.notify.delivery import Deliveries
 from billing.payments import outbox as payments_outbox
 from billing.payments.outbox import Outbox
@@ -47,7 +48,7 @@ class Paying:
 
 @dataclass(frozen=True, slots=True)
 class Works:
-    """What the jobs work with."""
+    """What the jobs work with; ``tell_gateways`` says of a tenant that it has changed."""
 
     sweeper: Sweeper
     audit: Audit
@@ -61,6 +62,8 @@ class Works:
     invoicing: Invoicing
     deliveries: Deliveries
     alerts: Alerts
+    dunning: Dunning
+    tell_gateways: Callable[[str], Awaitable[None]]
     paying: Paying | None = None
 
 
@@ -128,10 +131,17 @@ def _of_receipts(works: Works) -> tuple[Job, ...]:
             tell = log.warning if waits else log.error
             tell("period_not_closed", tenant=tenant_id, reason=str(error))
 
+    async def collect_debts() -> None:
+        """Gateways that are not told ask within two seconds."""
+        for tenant in await works.dunning.look(clock.now()):
+            log.info("tenant_standing", tenant=tenant.id, suspended=tenant.suspension is not None)
+            await works.tell_gateways(tenant.id)
+
     return (
         _periodic("audit_receipts", EVERY_MINUTE, works.audit.audit_once),
         _periodic("seal_receipts", HOURLY, seal_receipts),
         _periodic("close_periods", BEHIND_THE_HOUR, close_periods),
+        _periodic("collect_debts", HOURLY, collect_debts),
     )
 
 

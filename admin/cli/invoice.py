@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from admin.cli import agreement
+from admin.cli import agreement, paper
 from admin.cli.amounts import cents_of, decimal_cents
 from admin.cli.options import ACTOR, DataDir, Json, directory
 
@@ -22,6 +22,7 @@ app = typer.Typer(
 app.add_typer(agreement.terms, name="terms")
 app.add_typer(agreement.profile, name="profile")
 app.add_typer(agreement.coupon, name="coupon")
+app.command("print")(paper.print_)
 
 TenantName = Annotated[str, typer.Argument(help="Name or id of the tenant.")]
 Number = Annotated[str, typer.Argument(help="Of the document, from `kvitto invoice list`.")]

@@ -353,6 +353,7 @@ async def _till(data_dir: Path) -> AsyncIterator[_Till]:
     from admin.stack.supervisor import connect
     from billing.db.transaction import Database
     from billing.payments.inbox import Inbox
+    from billing.payments.invoices import StripeInvoices
     from billing.payments.metering import Metering
     from billing.payments.outbox import Outbox
     from billing.payments.service import Payments
@@ -368,9 +369,9 @@ async def _till(data_dir: Path) -> AsyncIterator[_Till]:
 
             stripe = Stripe(StripeAccess(settings.stripe.secret_key, settings.stripe.api_url), clock.now)
             stack.push_async_callback(stripe.close)
-            outbox = Outbox(database, stripe)
+            outbox = Outbox(database, stripe, StripeInvoices())
         tenancy = Tenancy(database, settings.key_pepper)
-        books = Payments(database), Inbox(database), Metering(database)
+        books = Payments(database), Inbox(database, invoices=StripeInvoices()), Metering(database)
         yield _Till(settings, tenancy, *books, outbox)
 
 

@@ -24,6 +24,7 @@ from billing.ledger.balance import BalanceVersion
 from billing.ledger.service import Ledger
 from billing.lifecycle.service import Lifecycle
 from billing.notify.webhooks import Webhooks
+from billing.payments.invoices import StripeInvoices
 from billing.pricing.document import row_sha256
 from billing.pricing.service import Prices
 from billing.receipts.log.service import ReceiptLog
@@ -125,11 +126,12 @@ async def signing(data_dir: Path) -> AsyncIterator[tuple[Books, SigningDesk]]:
     async with books(data_dir) as opened:
         database = Database(opened.settings.database_url, pool_size=2)
         log = ReceiptLog(database, signer)
+        collector = None if opened.settings.stripe.secret_key is None else StripeInvoices()
         try:
             yield (
                 opened,
                 SigningDesk(
-                    invoicing=Invoicing(database, row_sha256, log, signer),
+                    invoicing=Invoicing(database, row_sha256, log, signer, collector=collector),
                     settling=Settling(database, signer),
                     bundles=CustomerBundles(database, log, signer),
                 ),

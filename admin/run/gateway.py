@@ -13,6 +13,7 @@ from admin.settings import Settings, SettingsMissing
 from billing.db.transaction import Database
 from billing.ledger.service import Ledger
 from billing.payments.inbox import Inbox
+from billing.payments.invoices import StripeInvoices
 from billing.pricing.service import Prices
 from billing.settlement.batch import Settlement
 from billing.tenancy.api_key import network_of
@@ -60,7 +61,7 @@ def app_of(known: Settings) -> Litestar:
             exports_folder=known.exports_folder,
             inbox=None
             if known.stripe.webhook_secret is None
-            else Inbox(database, known.stripe.webhook_secret),
+            else Inbox(database, known.stripe.webhook_secret, StripeInvoices()),
         )
     )
 

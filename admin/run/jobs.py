@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from contextlib import AsyncExitStack
+from functools import partial
 
 from admin import clock, deployment, settings
 from admin.engine import engine_options
@@ -15,7 +16,10 @@ from billing.db.partitions import Partitions
 from billing.db.transaction import Database
 from billing.invoicing.service import Invoicing
 from billing.ledger.service import Ledger
+from billing.lifecycle.collection import Dunning
+from billing.lifecycle.receivables import InvoicedDebts
 from billing.notify.delivery import Deliveries
+from billing.payments.invoices import StripeInvoices
 from billing.payments.outbox import Outbox
 from billing.payments.service import Payments
 from billing.pricing.document import row_sha256
@@ -32,6 +36,7 @@ from engine.api import Journals
 from gateway.admission.admit import Admission
 from gateway.audit import Audit
 from gateway.deliver import HttpSender
+from gateway.snapshot import announce_change
 from gateway.sweep import SweepBooks, Sweeper
 from gateway.telemetry import SweepTelemetry, log, log_to_stderr
 from gateway.valkey import Valkey
@@ -64,6 +69,7 @@ async def run(known: Settings) -> None:
         books = SweepBooks(tenancy, Prices(database), ledger, settlement, receipts)
         signer = deployment.signer(known)
         receipt_log = ReceiptLog(database, signer)
+        collector = None if known.stripe.secret_key is None else StripeInvoices()
         works = Works(
             sweeper=Sweeper(valkey, books, journals, telemetry),
             audit=Audit(valkey, receipts, telemetry),
@@ -74,9 +80,11 @@ async def run(known: Settings) -> None:
             partitions=Partitions(database),
             exports=ExportFiles(database, known.exports_folder),
             receipt_log=receipt_log,
-            invoicing=Invoicing(database, row_sha256, receipt_log, signer),
+            invoicing=Invoicing(database, row_sha256, receipt_log, signer, collector=collector),
             deliveries=Deliveries(database, Vault(known.key_pepper, WEBHOOKS), sender, clock.now),
             alerts=Alerts(database),
+            dunning=Dunning(database, InvoicedDebts()),
+            tell_gateways=partial(announce_change, valkey),
             paying=_paying(known, database, stack),
         )
         await Queue(known.database_url, jobs_of(works)).run(stop)
@@ -90,7 +98,7 @@ def _paying(known: Settings, database: Database, stack: AsyncExitStack) -> Payin
 
     stripe = Stripe(StripeAccess(known.stripe.secret_key, known.stripe.api_url), clock.now)
     stack.push_async_callback(stripe.close)
-    return Paying(Payments(database), Outbox(database, stripe))
+    return Paying(Payments(database), Outbox(database, stripe, StripeInvoices()))
 
 
 def main() -> int:

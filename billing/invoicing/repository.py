@@ -159,9 +159,13 @@ async def select_invoices(
     return [_invoice(row) for row in (await connection.execute(statement)).mappings()]
 
 
-async def select_overdue(connection: AsyncConnection, at: datetime) -> list[Invoice]:
-    """Finalised, with something open, and due before an instant; the longest first."""
+async def select_overdue(
+    connection: AsyncConnection, at: datetime, tenant_id: str | None = None
+) -> list[Invoice]:
+    """Finalised, with something open, and due before an instant, of one tenant or all; the longest first."""
     statement = _select().where(invoice.c.state == "finalised", invoice.c.due_at < at)
+    if tenant_id is not None:
+        statement = statement.where(invoice.c.tenant_id == tenant_id)
     found = (await connection.execute(statement.order_by(invoice.c.due_at, invoice.c.number))).mappings()
     return [_invoice(row) for row in found]
 

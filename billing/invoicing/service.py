@@ -63,6 +63,13 @@ class HeadSource(Protocol):
         """Seal all that can be; the newest head."""
 
 
+class Collector(Protocol):
+    """Who collects what is due, beside transfers."""
+
+    async def collect(self, connection: Connection, invoice: Invoice, at: datetime) -> None:
+        """Collect an invoice with something due, if the settler's transaction that issues it commits."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sealed:
     """A head, and the instant before which nothing more will be recorded."""
@@ -79,6 +86,7 @@ class Invoicing:
         signer: likewise.
         digest: of a price row, in hex, as documents name it.
         lag: see `Rollups`.
+        collector: who is told of invoices with something due; None: they are paid by transfer.
     """
 
     def __init__(
@@ -89,7 +97,9 @@ class Invoicing:
         signer: Signer | None = None,
         *,
         lag: timedelta = LAG,
+        collector: Collector | None = None,
     ) -> None:
+        self._collector = collector
         self._database = database
         self._digest = digest
         self._log = log
@@ -220,6 +230,8 @@ class Invoicing:
                 await ledger.append(connection, [transaction], [wallet])
                 draft = draft.booked(transaction.id)
             invoice = await issue(connection, self._signer, draft, at)
+            if self._collector is not None and invoice.due_cents:
+                await self._collector.collect(connection, invoice, at)
             await emit(connection, _notice(invoice, at))
             await audit.append(connection, _deed(invoice, actor, at))
         return invoice

@@ -56,7 +56,7 @@ async def mark_paid(connection: Connection, payment: Payment) -> BalanceVersion 
         InvoiceMissing: there is none.
         InvoiceConflict: it is not open by so much, or the reference is of a payment of another amount.
     """
-    invoice = await _locked(connection, payment.number)
+    invoice = await locked(connection, payment.number)
     for known in await repository.select_payments(connection, payment.number):
         if known.reference == payment.reference:
             if known.cents != payment.cents:
@@ -103,7 +103,7 @@ class Settling:
             InvoiceConflict: nothing is open.
         """
         async with self._database.transaction(SETTLER) as connection:
-            invoice = await _locked(connection, number)
+            invoice = await locked(connection, number)
             if not invoice.open_cents:
                 raise InvoiceConflict(number, "nothing is open")
             wallet = await _wallet(connection, invoice.tenant_id)
@@ -141,7 +141,7 @@ class Settling:
         """
         assert self._signer is not None, "issuing takes a signer"
         async with self._database.transaction(SETTLER) as connection:
-            invoice = await _locked(connection, number)
+            invoice = await locked(connection, number)
             notes = await repository.select_notes(connection, number)
             _check_creditable(invoice, notes, unpaid=unpaid)
             draft, gross = await _note(connection, invoice, notes, asked, why)
@@ -236,7 +236,8 @@ def _settled(invoice: Invoice, at: datetime) -> Invoice:
     return invoice
 
 
-async def _locked(connection: Connection, number: str) -> Invoice:
+async def locked(connection: Connection, number: str) -> Invoice:
+    """A document that nobody else settles before this transaction ends; raises InvoiceMissing."""
     found = await repository.select_invoice(connection, number)
     if found is None:
         raise InvoiceMissing(number)

@@ -12,6 +12,7 @@ from billing.alerts.repository import delete_balance_alert
 from billing.db.transaction import Connection
 from billing.invoicing.agreements.repository import delete_profile
 from billing.ledger.repository import disable_auto_top_up
+from billing.lifecycle.repository import blank_payment_events
 from billing.notify.repository import delete_endpoints, delete_notices
 from billing.settlement.repository import delete_answers_of
 from billing.tenancy.projects.repository import erase_projects
@@ -30,5 +31,6 @@ ERASURES: Final[Mapping[str, Erase]] = {
     "notices": lambda connection, tenant_id, _: delete_notices(connection, tenant_id),
     "alerts": lambda connection, tenant_id, _: delete_balance_alert(connection, tenant_id),
     "top_up_rules": lambda connection, tenant_id, _: disable_auto_top_up(connection, tenant_id),
+    "payment_events": lambda connection, tenant_id, _: blank_payment_events(connection, tenant_id),
     "idempotency_records": lambda connection, tenant_id, _: delete_answers_of(connection, tenant_id),
 }

@@ -69,9 +69,9 @@ class Lifecycle:
     async def erase(self, tenant_id: str, at: datetime, *, actor: str) -> Erased:
         """Drop whatever names people or opens doors; again drops what has come since.
 
-        Name, users, names and secrets of keys, webhooks and notices, idempotency records, and what the audit
-        log says of before and after are gone; keys are revoked. Ledger, events, attestations and the log of
-        receipts stay, under an id that names nobody.
+        Name, users, names and secrets of keys, webhooks and notices, what Stripe said of it, idempotency
+        records, and what the audit log says of before and after are gone; keys are revoked. Ledger, events,
+        attestations and the log of receipts stay, under an id that names nobody.
 
         Raises:
             TenantMissing: no tenant has this id.

@@ -1,7 +1,7 @@
 """What a fact of Stripe's does to our books, whichever way it came: by a webhook, or as an answer.
 
-Locks are taken in one order: the customer, the payment, the tenant's balance, its audit chain. All that is
-said of one payment is heard under that payment's lock, also what is said before the payment is known.
+Locks are taken in one order: the customer, the payment, the tenant's documents, its balance, its audit chain.
+All that is said of one payment is heard under that payment's lock, also what is said before it is known.
 """
 
 from dataclasses import dataclass, field, replace
@@ -11,13 +11,13 @@ from typing import Any, Literal, Protocol
 from billing.db.transaction import Connection
 from billing.ledger import posting
 from billing.ledger import repository as ledger
-from billing.ledger.auto_top_up import RETRY_AFTER
 from billing.ledger.balance import BalanceVersion
 from billing.money import Femto
 from billing.payments import repository
+from billing.payments.declined import Declined, decline
 from billing.payments.event import event_of
 from billing.payments.fact import NUMBER, ORDER, PURPOSE, TOP_UP, CustomerFact, Fact, PaymentFact, Unread
-from billing.payments.order import InvoicePush, RefundOrder, TopUpOrder, is_automatic
+from billing.payments.order import InvoicePush, RefundOrder, TopUpOrder
 from billing.payments.payment import Payment, first
 
 
@@ -154,9 +154,10 @@ async def _learn(
         known = before.learn(fact, currency)
     if known != before:
         await repository.upsert_payment(connection, known)
-    if known.failed and not (before and before.failed) and is_automatic(known.order_id, tenant_id):
-        retry_at = [at + pause for pause in RETRY_AFTER]
-        await ledger.update_declines(connection, tenant_id, retry_at)
+    if known.order_id is not None and known.failed and not (before and before.failed):
+        code = known.reason or known.status
+        declined = Declined(known.order_id, tenant_id, known.amount, currency, code)
+        await decline(connection, declined, at)
     return Outcome("applied", tenant_id, balances=await _move(connection, known, at))
 
 

@@ -27,11 +27,11 @@ from billing.errors import (
 )
 from billing.ledger import posting
 from billing.ledger import repository as ledger
-from billing.ledger.auto_top_up import RETRY_AFTER
 from billing.ledger.balance import BalanceVersion
 from billing.ledger.credit import Grant
 from billing.payments import repository
 from billing.payments.applying import InvoiceBook, apply, awaken
+from billing.payments.declined import SWITCHED_OFF, Declined, decline
 from billing.payments.fact import CustomerFact, PaymentFact
 from billing.payments.minor import from_minor
 from billing.payments.order import (
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 JOB: Final = "tell_stripe"
 DUE_MAX: Final = 100
+
+_Refusal = PaymentDeclined | PaymentRefused | PaymentUnknown
 
 _PAID: Final = frozenset({"succeeded", "processing"})
 
@@ -114,7 +116,7 @@ class Outbox:
             await self._note(order, error)
             return []
         except (PaymentDeclined, PaymentRefused, PaymentUnknown) as error:
-            return await self._give_up(order, str(error), at)
+            return await self._give_up(order, error, at)
         return await self._finish(order, fact, at)
 
     async def _begin(self, order_id: str, at: datetime, *, now: bool) -> Order | None:
@@ -159,7 +161,7 @@ class Outbox:
         async with self._database.transaction(OPERATOR_READ) as connection:
             rule = await ledger.select_auto_top_up(connection, order.tenant_id, lock=False)
         if rule is None or not rule.enabled:
-            raise PaymentRefused("switched_off", "the tenant's rule was switched off meanwhile")
+            raise PaymentRefused(SWITCHED_OFF, "the tenant's rule was switched off meanwhile")
 
     async def _send_usage(self, order: Order, usage: MeterOrder, at: datetime) -> None:
         if at - usage.hour > METER_AGE_MAX:
@@ -204,8 +206,9 @@ class Outbox:
             await repository.update_order(connection, done)
         return balances
 
-    async def _give_up(self, order: Order, reason: str, at: datetime) -> list[BalanceVersion]:
+    async def _give_up(self, order: Order, error: _Refusal, at: datetime) -> list[BalanceVersion]:
         """Stripe will not do it: take back what our books say of it."""
+        reason = str(error)
         _log.warning("Stripe refused %s: %s", order.id, reason)
         balances: list[BalanceVersion] = []
         async with self._database.transaction(SETTLER) as connection:
@@ -215,9 +218,11 @@ class Outbox:
                     why = f"refund {order.id} was not made: {reason}"
                     grant = Grant(amount, "topped_up", why, ACTOR, idempotency_key=key)
                     balances = [(await posting.post(connection, order.tenant_id, grant, at)).balance]
-                case TopUpOrder() if is_automatic(order.id, order.tenant_id):
-                    retry_at = [at + pause for pause in RETRY_AFTER]
-                    await ledger.update_declines(connection, order.tenant_id, retry_at)
+                case TopUpOrder(minor, currency):
+                    code = "not_known" if isinstance(error, PaymentUnknown) else error.code
+                    amount = from_minor(minor, currency)
+                    declined = Declined(order.id, order.tenant_id, amount, currency, code)
+                    await decline(connection, declined, at)
                 case _:
                     pass
             present = await repository.select_order(connection, order.id)

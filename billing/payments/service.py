@@ -18,7 +18,7 @@ from billing.payments import repository
 from billing.payments.customer import Customer
 from billing.payments.event import Received
 from billing.payments.minor import from_minor, to_minor
-from billing.payments.order import InvoicePush, Order, RefundOrder, TopUpOrder, order_of
+from billing.payments.order import Order, RefundOrder, TopUpOrder, order_of
 from billing.payments.outbox import link, put
 from billing.payments.payment import Payment
 
@@ -164,10 +164,6 @@ class Payments:
                 continue
             errand = TopUpOrder(minor, customer.currency)
             await put(connection, request.tenant_id, request.idempotency_key, errand, request.requested_at)
-
-    async def push_invoice(self, connection: Connection, push: InvoicePush, at: datetime) -> str:
-        """Have Stripe collect a finalised invoice, if the caller's transaction, a settler's, commits."""
-        return await put(connection, push.tenant_id, push.number, push, at)
 
 
 async def _payment(connection: Connection, payment_id: str) -> tuple[Payment, Customer]:

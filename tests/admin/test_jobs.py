@@ -2,9 +2,10 @@
 
 import asyncio
 import secrets
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
@@ -13,12 +14,17 @@ from admin.jobs import Paying, Works, jobs_of
 from billing.alerts.service import Alerts
 from billing.db.partitions import Partitions
 from billing.db.transaction import Database
+from billing.invoicing.invoice import Payment
 from billing.invoicing.service import Invoicing
+from billing.invoicing.terms import Fee
 from billing.ledger.auto_top_up import AutoTopUp
 from billing.ledger.credit import Grant
 from billing.ledger.service import Ledger
+from billing.lifecycle.collection import Dunning
+from billing.lifecycle.receivables import InvoicedDebts
 from billing.money import Femto
 from billing.notify.delivery import Deliveries, Reply
+from billing.notify.service import Notices
 from billing.payments.outbox import Outbox
 from billing.payments.service import Payments
 from billing.payments.stripe import Stripe, StripeAccess
@@ -35,11 +41,13 @@ from billing.tenancy.service import Tenancy
 from gateway.admission.admit import Admission
 from gateway.audit import Audit
 from gateway.refusal import BalanceInsufficient
+from gateway.snapshot import announce_change
 from gateway.sweep import Patience, SweepBooks, Sweeper
 from gateway.telemetry import SweepTelemetry
 from gateway.valkey import Valkey
 from gateway.vault import WEBHOOKS, Vault
 from tests.attested import Signed, decode, prefill
+from tests.billing.invoicing.conftest import firm_of
 from tests.billing.payments.fake_stripe import SECRET_KEY, FakeStripe
 from tests.deployment import signer
 from tests.gateway.doubles import ScriptedJournals
@@ -51,6 +59,7 @@ def all_jobs(
     settlement: Settlement,
     journals: ScriptedJournals | None = None,
     paying: Paying | None = None,
+    tell_gateways: Callable[[str], Awaitable[None]] | None = None,
 ) -> tuple[Job, ...]:
     tenancy, ledger, receipts = Tenancy(database, b"pepper"), Ledger(database), Receipts(database)
     books = SweepBooks(tenancy, Prices(database), ledger, settlement, receipts)
@@ -72,6 +81,8 @@ def all_jobs(
             invoicing=Invoicing(database, row_sha256, receipt_log, signs),
             deliveries=Deliveries(database, Vault(b"pepper", WEBHOOKS), Deaf(), clock.now),
             alerts=Alerts(database),
+            dunning=Dunning(database, InvoicedDebts()),
+            tell_gateways=tell_gateways or partial(announce_change, valkey),
             paying=paying,
         )
     )
@@ -123,6 +134,45 @@ async def test_periods_that_are_over_are_closed_by_the_clock(database_url: str, 
         assert [invoice.kind for invoice in issued] in (["invoice"], ["invoice", "invoice"])
         assert issued[-1].until <= clock.now()
         assert len({invoice.until for invoice in issued}) == len(issued)
+    finally:
+        await valkey.close()
+        await database.close()
+
+
+async def test_who_does_not_pay_is_reminded_suspended_and_resumed_when_all_is_paid(
+    database_url: str, valkey_url: str
+) -> None:
+    database, valkey = Database(database_url), Valkey.connect(valkey_url)
+    told: list[str] = []
+
+    async def tell(owner_id: str) -> None:
+        told.append(owner_id)
+
+    try:
+        firm, dunning = await firm_of(database), Dunning(database, InvoicedDebts())
+        await firm.agreed(fees=(Fee("support", 500),), payment_days=10)
+        issued = await firm.close()
+        (due_at,) = {one.due_at for one in issued}
+        assert due_at is not None
+        for days in (0, 3, 9, 10):
+            assert await dunning.look(due_at + timedelta(days=days)) == []
+        jobs = {job.name: job for job in all_jobs(database, valkey, Settlement(database), tell_gateways=tell)}
+        await jobs["collect_debts"].work()
+        await jobs["collect_debts"].work()
+        suspension = (await firm.tenancy.tenant(firm.tenant_id)).suspension
+        assert (suspension is not None and suspension.by, told) == ("dunning", [firm.tenant_id])
+        facts = [kept.notice.facts for kept in await Notices(database).notices(firm.tenant_id)]
+        steps = [each["step"] for each in facts if each.get("number") == issued[0].number and "step" in each]
+        assert steps == ["reminder_1", "reminder_2", "suspension"]
+        for one in issued:
+            await jobs["collect_debts"].work()
+            assert told == [firm.tenant_id], "something is open"
+            await firm.settling.pay(
+                Payment(one.number, one.due_cents, "transfer", one.number, clock.now(), "test")
+            )
+        await jobs["collect_debts"].work()
+        assert (await firm.tenancy.tenant(firm.tenant_id)).suspension is None
+        assert told == [firm.tenant_id] * 2
     finally:
         await valkey.close()
         await database.close()

@@ -298,6 +298,16 @@ async def test_a_sealed_receipt_can_be_erased_and_not_replaced(ask: Ask, two: tu
     assert await ask(OPERATOR, erase, tenant=house.tenant_id) == [(1,)]
 
 
+async def test_what_stripe_said_can_be_blanked_and_not_rewritten(ask: Ask, two: tuple[Any, Any]) -> None:
+    house, _ = two
+    blank = "UPDATE payment_inbox SET {} WHERE tenant_id = :tenant RETURNING 1"
+    for who in (of_tenant(house.tenant_id), OPERATOR_READ):
+        await ask.refused(who, blank.format("body = ''"), tenant=house.tenant_id)
+    rewrite = blank.format("outcome = 'ignored', applied_at = NULL")
+    assert "permission denied" in await ask.refused(OPERATOR, rewrite, tenant=house.tenant_id)
+    assert await ask(OPERATOR, blank.format("body = ''"), tenant=house.tenant_id)
+
+
 async def test_a_tenant_logs_what_it_does_in_its_own_chain_alone(ask: Ask, two: tuple[Any, Any]) -> None:
     house, other = two
     log = """

@@ -19,6 +19,8 @@ from billing.ledger.auto_top_up import AutoTopUp
 from billing.lifecycle.service import Lifecycle
 from billing.money import Femto, femto_of
 from billing.notify.webhooks import Webhooks
+from billing.payments.inbox import Inbox
+from billing.payments.service import Payments
 from billing.reports.rollup import Rollups
 from billing.settlement.idempotency import IdempotencyRecord
 from billing.settlement.posting import post
@@ -29,7 +31,8 @@ from billing.tenancy.rules.rule import Owner
 from billing.tenancy.rules.service import Rules
 from billing.tenancy.users.service import Users
 from gateway.vault import Vault
-from tests.billing.conftest import NOON, TEN
+from tests.billing.conftest import NOON
+from tests.billing.payments.fake_stripe import WEBHOOK_SECRET, FakeStripe
 
 DAY = timedelta(days=1)
 
@@ -110,6 +113,22 @@ async def test_what_means_nothing_is_refused(house: Any, lifecycle: Lifecycle) -
         await lifecycle.suspend(house.tenant_id, " ", NOON, actor="ann")
 
 
+async def paid_by_stripe(house: Any, tenant_id: str, billed_to: Any) -> None:
+    """A payment that Stripe told of by two events: the one that moves money, and one that is ignored."""
+    fake = FakeStripe(NOON)
+    customer_id = fake.make_customer()["id"]
+    await Payments(house.database).link(tenant_id, customer_id, NOON, actor="ann")
+    said = {"customer": customer_id, "amount": 100, "currency": "usd", "confirm": "true"}
+    method = fake.give_card(customer_id)
+    fake.make_payment(**said, payment_method=method, metadata={"kvitto_purpose": "top_up"})
+    (paid,) = fake.told("payment_intent.succeeded")
+    paid["data"]["object"]["shipping"] = billed_to
+    charge = {"id": "ch_1", "object": "charge", "customer": customer_id, "billing_details": billed_to}
+    charged = {**paid, "id": fake.new_id("evt"), "type": "charge.succeeded", "data": {"object": charge}}
+    for event in (paid, charged):
+        await Inbox(house.database, WEBHOOK_SECRET).receive(*fake.signed(event), NOON)
+
+
 async def filled(house: Any) -> Named:
     token, by = secrets.token_hex(4), {"actor": "ann"}
     tenant = await house.tenancy.create_tenant(f"Lovelace {token} Analytics", at=NOON)
@@ -140,6 +159,7 @@ async def filled(house: Any) -> Named:
     await alerts.set_balance_alert(tenant.id, femto_of("5"), NOON, **by)
     await alerts.look_at_keys(NOON)
     await house.ledger.set_auto_top_up(tenant.id, AutoTopUp(femto_of("1"), femto_of("20")), NOON, **by)
+    await paid_by_stripe(house, tenant.id, {"name": one.name, "email": one.email})
     whole = replace(house, tenant_id=tenant.id, key_id=key.id)
     await whole.topped_up("10")
     answers = IdempotencyRecord(tenant.id, bytes(32), bytes(32), whole.request_id(0), NOON)
@@ -182,6 +202,7 @@ async def test_an_erased_tenant_is_named_nowhere_in_the_whole_database(
         "notices": 2,
         "alerts": 1,
         "top_up_rules": 1,
+        "payment_events": 2,
         "idempotency_records": 1,
     }
 
@@ -200,7 +221,7 @@ async def test_after_an_erasure_money_and_proofs_are_as_they_were(house: Any, li
         await sql(house, kept.format(table), id=one.tenant_id) for table in (*tables, "usage_rollup")
     ]
     assert await house.ledger.balance(one.tenant_id) == balance
-    assert balance.total < TEN
+    assert balance.total < femto_of("11")
     assert await house.ledger.check_integrity() == []
     assert await Audit(house.database).verify() == []
     events = await Audit(house.database).events(one.tenant_id)

@@ -47,7 +47,7 @@ OF_THE_ISSUE = {
     "invoice list", "invoice show", "invoice preview", "invoice close", "invoice pay", "invoice void",
     "invoice uncollectible", "invoice credit-note", "invoice bundle", "invoice terms set",
     "invoice terms show", "invoice profile set", "invoice profile show", "invoice coupon give",
-    "invoice coupon end", "invoice coupon list",
+    "invoice coupon end", "invoice coupon list", "invoice print",
     "price list", "price show", "usage", "chat", "export", "exports",
     "store stat", "store verify", "store sweep",
     "store erase", "store retire", "admission rebuild",

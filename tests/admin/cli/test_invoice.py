@@ -13,14 +13,17 @@ import pytest
 from admin import clock
 from admin.settings import Settings, write_private
 from admin.stack.state import Layout
+from admin.verify.attached import attached_to
 from admin.verify.bundle import check_bundle
 from admin.verify.invoice import Invoices
 from admin.verify.trust import Pin
 from billing.db.transaction import Database
+from billing.invoicing.paper.pdf import BUNDLE_NAME, DOCUMENT_NAME
 from billing.tenancy.service import Tenancy
 from engine.proof.certificate import DeploymentKey
 from engine.proof.ring import DeploymentRing
 from tests.admin.cli.conftest import PEPPER
+from tests.admin.cli.test_verify import kvitto as verify
 
 # The log of the module's database has one signer.
 KEY = DeploymentKey.generate()
@@ -130,3 +133,40 @@ def test_the_bundle_of_a_customer_verifies_offline(kvitto: Any, acme: str, tmp_p
     report = check_bundle(tmp_path / name, Pin(), jobs=1, invoices=Invoices())
     assert list(report.findings) == []
     assert len(report.invoices) == len(issued)
+
+
+def test_a_printed_invoice_carries_what_verifies_it(kvitto: Any, acme: str, tmp_path: Path) -> None:
+    agreed(kvitto, acme)
+    first, *_ = closed(kvitto, acme)
+    paper, bare, page = (tmp_path / name for name in ("I.pdf", "bare.PDF", "I.html"))
+    told = kvitto("invoice", "print", first["number"], str(paper), "--json").told
+    assert (told["number"], told["bytes"]) == (first["number"], paper.stat().st_size)
+    assert set(attached_to(paper)) == {DOCUMENT_NAME, BUNDLE_NAME}
+    verified = verify("verify", "invoice", paper, "--json")
+    assert json.loads(verified[1])["checks"]["total"] == "71.36 USD", verified
+    assert verified[0] == 0
+
+    assert kvitto("invoice", "print", first["number"], str(bare), "--no-receipts").status == 0
+    assert set(attached_to(bare)) == {DOCUMENT_NAME}
+    page.write_text("what was there")
+    assert "shows" in kvitto("invoice", "print", first["number"], str(page)).out
+    assert "71.36" in page.read_text()
+    assert {each.name for each in tmp_path.iterdir()} >= {"I.pdf", "bare.PDF", "I.html"}
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_what_cannot_be_printed_leaves_what_was_there(kvitto: Any, acme: str, tmp_path: Path) -> None:
+    name = ("invoice", "profile", "set", acme, "--name", "Acme \U0010fffd", "--country", "SE")
+    assert kvitto(*name).status == 0
+    agreed(kvitto, acme)
+    number = closed(kvitto, acme)[0]["number"]
+    (tmp_path / "I.pdf").write_text("what was there")
+    failed = kvitto("invoice", "print", number, str(tmp_path / "I.pdf"), "--no-receipts")
+    assert failed.status == 1
+    assert "HTML and JSON do without" in failed.err
+    assert (tmp_path / "I.pdf").read_text() == "what was there"
+    assert kvitto("invoice", "print", number, str(tmp_path / "I.html")).status == 0
+    assert kvitto("invoice", "print", number, str(tmp_path / "I.docx")).status == 2
+    nowhere = kvitto("invoice", "print", number, str(tmp_path / "none" / "I.html"))
+    assert "cannot be written" in nowhere.err
+    assert "`kvitto invoice list`" in kvitto("invoice", "print", "NONE-1", str(tmp_path / "I.html")).err

@@ -28,7 +28,7 @@ def invoice(till: Till, number: str = "KV-7", **changes: Any) -> InvoicePush:
 
 async def push(till: Till, pushed: InvoicePush) -> str:
     async with till.house.database.transaction(SETTLER) as connection:
-        return await till.payments.push_invoice(connection, pushed, till.at)
+        return await put(connection, pushed.tenant_id, pushed.number, pushed, till.at)
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -1,14 +1,17 @@
 """Automatic top-ups: charged once, credited once, whatever fails between; declined, the rule backs off."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import text
 
 from billing.db.access import OPERATOR_READ, SETTLER
 from billing.money import femto_of
+from billing.notify.service import Notices
 from billing.payments.order import TopUpOrder
 from billing.payments.outbox import put
 from tests.billing.payments.conftest import Till
@@ -120,8 +123,13 @@ async def test_a_decline_leaves_the_rule_which_asks_again_later_and_later(till: 
         till.fake.at += timedelta(seconds=1)
         assert len(await ask(till)) == asked + 1
     assert await till.cents() == 0
+    told = await failures(till)
+    assert [facts["code"] for facts in told] == [code] * 7
+    assert len({facts["order_id"] for facts in told}) == 7, "each order once, by answer and webhook"
+    assert (told[0]["amount"], told[0]["currency"]) == ("20", "USD")
     till.fake.give_card(till.customer_id)
     assert (await send(till)).outcome == "done"
+    assert len(await failures(till)) == 7
     await credited_once(till)
     rule = text("SELECT enabled, armed, declines, retry_at FROM auto_top_up WHERE tenant_id = :tenant")
     async with till.house.database.transaction(OPERATOR_READ) as connection:
@@ -129,10 +137,17 @@ async def test_a_decline_leaves_the_rule_which_asks_again_later_and_later(till: 
     assert [tuple(row) for row in rows] == [(True, True, 0, None)]
 
 
+async def failures(till: Till) -> list[Mapping[str, Any]]:
+    """What the tenant was told of payments that failed."""
+    told = await Notices(till.house.database).notices(till.house.tenant_id)
+    return [each.notice.facts for each in told if each.notice.kind == "payment.failed"]
+
+
 async def test_without_a_payment_method_nothing_is_charged_and_the_rule_backs_off(till: Till) -> None:
     await ask(till)
     failed = await send(till)
     assert (failed.outcome, failed.reason) == ("failed", "payment declined: no_payment_method")
+    assert [facts["code"] for facts in await failures(till)] == ["no_payment_method"]
     till.fake.give_card(till.customer_id)
     assert len(await ask(till)) == 1
     till.fake.at += timedelta(hours=1)
@@ -179,6 +194,7 @@ async def test_a_rule_that_was_switched_off_meanwhile_charges_nobody(till: Till)
     )
     assert (await send(till)).outcome == "failed"
     assert till.fake.wire.calls == []
+    assert await failures(till) == []
     by_hand = TopUpOrder(700, "USD")
     async with till.house.database.transaction(SETTLER) as connection:
         await put(connection, till.house.tenant_id, "asked-on-a-page", by_hand, till.at)
