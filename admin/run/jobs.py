@@ -23,6 +23,7 @@ from billing.pricing.service import Prices
 from billing.queue import Queue
 from billing.receipts.log.service import ReceiptLog
 from billing.receipts.service import Receipts
+from billing.reconcile.service import Reconciliation
 from billing.reports.export.files.service import ExportFiles
 from billing.reports.rollup import Rollups
 from billing.settlement.batch import Settlement
@@ -77,6 +78,7 @@ async def run(known: Settings) -> None:
             invoicing=Invoicing(database, row_sha256, receipt_log, signer),
             deliveries=Deliveries(database, Vault(known.key_pepper, WEBHOOKS), sender, clock.now),
             alerts=Alerts(database),
+            reconciliation=Reconciliation(database, signer.ring),
             paying=_paying(known, database, stack),
         )
         await Queue(known.database_url, jobs_of(works)).run(stop)

@@ -27,6 +27,7 @@ from billing.pricing.service import Prices
 from billing.queue import Job, Queue
 from billing.receipts.log.service import ReceiptLog
 from billing.receipts.service import Receipts
+from billing.reconcile.service import Reconciliation
 from billing.reports.export.files.service import ExportFiles
 from billing.reports.rollup import Rollups
 from billing.request_id import RANDOM_BYTES, mint
@@ -72,6 +73,7 @@ def all_jobs(
             invoicing=Invoicing(database, row_sha256, receipt_log, signs),
             deliveries=Deliveries(database, Vault(b"pepper", WEBHOOKS), Deaf(), clock.now),
             alerts=Alerts(database),
+            reconciliation=Reconciliation(database, signs.ring),
             paying=paying,
         )
     )
