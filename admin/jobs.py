@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from admin import clock
@@ -19,6 +19,7 @@ from billing.payments.outbox import Outbox
 from billing.payments.service import Payments
 from billing.queue import Job
 from billing.receipts.log.service import ReceiptLog
+from billing.reconcile.service import Reconciliation
 from billing.reports.export.files import service as exports_files
 from billing.reports.export.files.service import ExportFiles
 from billing.reports.rollup import Rollups
@@ -36,6 +37,10 @@ EVERY_5_MINUTES: Final = "*/5 * * * *"
 HOURLY: Final = "5 * * * *"
 BEHIND_THE_HOUR: Final = "35 * * * *"
 DAILY: Final = "10 3 * * *"
+NIGHTLY: Final = "40 2 * * *"
+
+RECONCILED: Final = timedelta(days=2)  # of each night: a night that was missed is made up for
+SETTLED_AFTER: Final = timedelta(minutes=11)  # what still runs is not in the books yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,7 @@ class Works:
     alerts: Alerts
     dunning: Dunning
     tell_gateways: Callable[[str], Awaitable[None]]
+    reconciliation: Reconciliation
     paying: Paying | None = None
 
 
@@ -85,6 +91,18 @@ def _of_books(works: Works) -> tuple[Job, ...]:
         if made.strays:
             log.error("events_of_no_month", events=made.strays)
 
+    async def reconcile() -> None:
+        """What differs is told and left to people: nothing is repaired by a clock."""
+        now = clock.now()
+        async for found in works.reconciliation.run(now - RECONCILED, now - SETTLED_AFTER):
+            log.error(
+                "books_differ",
+                check=found.check,
+                object_id=found.object_id,
+                differs=found.differs,
+                repair=found.repair,
+            )
+
     async def forget_answers() -> None:
         await works.settlement.forget_answers(clock.now())
 
@@ -93,6 +111,7 @@ def _of_books(works: Works) -> tuple[Job, ...]:
         _periodic("add_up_usage", EVERY_MINUTE, works.rollups.build),
         _periodic("forget_answers", HOURLY, forget_answers),
         _periodic("make_months", DAILY, make_months),
+        _periodic("reconcile", NIGHTLY, reconcile),
     )
 
 

@@ -27,6 +27,7 @@ from admin.cli import (
     payment,
     price,
     project,
+    reconcile,
     stack,
     store,
     tenant,
@@ -98,6 +99,7 @@ app.add_typer(price.app, name="price", rich_help_panel=PANEL_BOOKS)
 app.add_typer(admission.app, name="admission", rich_help_panel=PANEL_BOOKS)
 app.add_typer(webhook.app, name="webhook", rich_help_panel=PANEL_BOOKS)
 app.add_typer(audit.app, name="audit", rich_help_panel=PANEL_BOOKS)
+app.command("reconcile", rich_help_panel=PANEL_BOOKS)(reconcile.reconcile)
 app.add_typer(verify.app, name="verify", rich_help_panel=PANEL_BOOKS)
 app.command("witness", rich_help_panel=PANEL_BOOKS)(witness.witness)
 app.add_typer(deployment.app, name="deployment", rich_help_panel=PANEL_STACK)

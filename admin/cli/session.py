@@ -29,6 +29,7 @@ from billing.pricing.document import row_sha256
 from billing.pricing.service import Prices
 from billing.receipts.log.service import ReceiptLog
 from billing.receipts.service import Receipts
+from billing.reconcile.service import Reconciliation
 from billing.reports.export.files.service import ExportFiles
 from billing.reports.export.service import Exports
 from billing.reports.service import Reports
@@ -36,6 +37,7 @@ from billing.tenancy.projects.service import Projects
 from billing.tenancy.rules.service import Rules
 from billing.tenancy.service import Tenancy
 from billing.tenancy.users.service import Users
+from engine.proof.ring import DeploymentRing
 
 if TYPE_CHECKING:
     from gateway.valkey import Valkey
@@ -66,6 +68,7 @@ class Books:
     webhooks: Webhooks
     alerts: Alerts
     lifecycle: Lifecycle
+    reconciliation: Reconciliation
     settings: Settings
 
 
@@ -104,6 +107,7 @@ async def books(data_dir: Path) -> AsyncIterator[Books]:
             webhooks=_webhooks(database, settings),
             alerts=Alerts(database),
             lifecycle=Lifecycle(database),
+            reconciliation=Reconciliation(database, DeploymentRing.read(settings.deployment_ring)),
             settings=settings,
         )
     finally:

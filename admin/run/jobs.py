@@ -27,6 +27,7 @@ from billing.pricing.service import Prices
 from billing.queue import Queue
 from billing.receipts.log.service import ReceiptLog
 from billing.receipts.service import Receipts
+from billing.reconcile.service import Reconciliation
 from billing.reports.export.files.service import ExportFiles
 from billing.reports.rollup import Rollups
 from billing.settlement.batch import Settlement
@@ -85,6 +86,7 @@ async def run(known: Settings) -> None:
             alerts=Alerts(database),
             dunning=Dunning(database, InvoicedDebts()),
             tell_gateways=partial(announce_change, valkey),
+            reconciliation=Reconciliation(database, signer.ring),
             paying=_paying(known, database, stack),
         )
         await Queue(known.database_url, jobs_of(works)).run(stop)

@@ -231,11 +231,11 @@ async def tenants_with_ended_credit(connection: AsyncConnection, at: datetime) -
     return set((await connection.execute(statement)).scalars())
 
 
-async def select_faults(connection: AsyncConnection) -> list[str]:
-    """Violations of the ledger's rules, all seen at one instant."""
+async def select_faults(connection: AsyncConnection) -> list[tuple[str, str]]:
+    """Violations of the ledger's rules, all seen at one instant: of what, and the whole sentence."""
     await connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"))
     return [
-        sentence.format(*row)
+        (row[0], sentence.format(*row))
         for sentence, query in RULES.items()
         for row in await connection.execute(text(query))
     ]

@@ -150,6 +150,10 @@ class Ledger:
 
     async def check_integrity(self) -> list[str]:
         """Everything that does not add up, a sentence each; empty when all is well."""
+        return [fault for _, fault in await self.violations()]
+
+    async def violations(self) -> list[tuple[str, str]]:
+        """The same, each with the id of the transaction, request, tenant or lot that it is about."""
         async with self._database.transaction(OPERATOR_READ) as connection:
             return await repository.select_faults(connection)
 

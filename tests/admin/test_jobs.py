@@ -33,6 +33,7 @@ from billing.pricing.service import Prices
 from billing.queue import Job, Queue
 from billing.receipts.log.service import ReceiptLog
 from billing.receipts.service import Receipts
+from billing.reconcile.service import Reconciliation
 from billing.reports.export.files.service import ExportFiles
 from billing.reports.rollup import Rollups
 from billing.request_id import RANDOM_BYTES, mint
@@ -83,6 +84,7 @@ def all_jobs(
             alerts=Alerts(database),
             dunning=Dunning(database, InvoicedDebts()),
             tell_gateways=tell_gateways or partial(announce_change, valkey),
+            reconciliation=Reconciliation(database, signs.ring),
             paying=paying,
         )
     )

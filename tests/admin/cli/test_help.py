@@ -52,7 +52,7 @@ OF_THE_ISSUE = {
     "store stat", "store verify", "store sweep",
     "store erase", "store retire", "admission rebuild",
     "price rate", "price lint", "price diff", "price publish", "price export",
-    "price replay", "price plan create", "price plan list", "price plan put",
+    "price replay", "reconcile", "price plan create", "price plan list", "price plan put",
 }  # fmt: skip
 PRINTS_ROWS = OF_THE_ISSUE - {
     "up",
