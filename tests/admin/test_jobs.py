@@ -8,10 +8,12 @@ from datetime import timedelta
 from functools import partial
 
 import pytest
+from sqlalchemy import text
 
 from admin import clock
 from admin.jobs import Paying, Works, jobs_of
 from billing.alerts.service import Alerts
+from billing.db.access import OWNER
 from billing.db.partitions import Partitions
 from billing.db.transaction import Database
 from billing.invoicing.invoice import Payment
@@ -273,5 +275,31 @@ async def test_the_process_runs_every_job_by_its_calendar(database_url: str, val
     finally:
         stop.set()
         await running
+        await valkey.close()
+        await database.close()
+
+
+async def test_books_that_differ_are_told_each_night(
+    database_url: str, valkey_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each row that differs is an error of its own in the log, and stays as it is."""
+    database, valkey = Database(database_url), Valkey.connect(valkey_url)
+    altered = text("UPDATE balance SET granted = granted + :by WHERE tenant_id = :tenant")
+    try:
+        ledger, now = Ledger(database), clock.now()
+        tenant = await Tenancy(database, b"pepper").create_tenant("differing", at=now)
+        await ledger.grant(tenant.id, Grant(Femto(7), "granted", "trial", "test"), now)
+        async with database.transaction(OWNER) as connection:
+            await connection.execute(altered, {"by": 1, "tenant": tenant.id})
+        jobs = {job.name: job for job in all_jobs(database, valkey, Settlement(database))}
+        await jobs["reconcile"].work()
+        told = [record.getMessage() for record in caplog.records if "books_differ" in str(record.msg)]
+        assert any("its entries sum to 7" in line for line in told)
+        # The log's head is another test's, signed by a key of its own.
+        assert [line for line in told if tenant.id not in line and "receipt log" not in line] == []
+        assert (await ledger.balance(tenant.id)).granted == 8
+        async with database.transaction(OWNER) as connection:
+            await connection.execute(altered, {"by": -1, "tenant": tenant.id})
+    finally:
         await valkey.close()
         await database.close()

@@ -15,6 +15,7 @@ from billing.db.transaction import Database
 from billing.invoicing.invoice import Payment as Paid
 from billing.invoicing.service import Invoicing
 from billing.invoicing.settling import Deliberate, Settling
+from billing.invoicing.top_ups import PaidIn, top_up_document
 from billing.payments.applying import apply
 from billing.payments.fact import Kind, PaymentFact
 from billing.payments.outbox import link
@@ -64,7 +65,14 @@ async def make(database_url: str) -> Month:
             await settling.credit(march.number, {0: 1}, Deliberate("kindness", "test", LATER))
             march = await invoicing.invoice(march.number)
         await settling.pay(Paid(march.number, march.open_cents, "transfer", f"bank-{name}", LATER, "test"))
+    april = (await invoicing.invoices(month.members["north"].tenant_id))[2]
+    await settling.void(april.number, Deliberate("kindness", "test", LATER))
+    april = (await invoicing.invoices(month.members["east"].tenant_id))[2]
+    await settling.give_up(april.number, Deliberate("bankrupt", "test", LATER))
     west = month.members["west"].tenant_id
+    async with database.transaction(SETTLER) as connection:
+        paid_in = await top_up_document(connection, signer, PaidIn(west, 1_000, "pi_1", LATER, "test"))
+    await settling.credit(paid_in.number, {0: 300}, Deliberate("paid back", "test", LATER))
     async with database.transaction(SETTLER) as connection:
         await link(connection, west, "cus_west", LATER, actor="test")
     for kind, id_, status, parent in (
@@ -299,3 +307,20 @@ async def test_a_served_request_that_the_books_forgot_is_named(look: Look, spoil
         " WHERE kind = 'decode' ORDER BY request_id LIMIT 1) RETURNING *"
     )
     assert named(await look(), reconcile.EVENTS_ATTESTATIONS) == [str(gone.request_id)]
+
+
+@pytest.mark.parametrize(
+    ("legs", "differs"),
+    [(1, "it paid 300, our document was paid 0 of it"), (0, "it is paid, moved 0 times of 1")],
+)
+async def test_an_invoice_paid_at_stripe_and_not_here_is_named(
+    look: Look, spoil: Spoil, made: Month, legs: int, differs: str
+) -> None:
+    await spoil(
+        "INSERT INTO payment (id, tenant_id, kind, amount, status, order_id, created_at, fact_at, fact, legs)"
+        " VALUES ('in_1', :tenant, 'invoice', 300, 'paid', 'invoice-x', :at, :at, 'made', :legs)",
+        tenant=made.members["north"].tenant_id,
+        at=LATER,
+        legs=legs,
+    )
+    assert await look() == [Finding(reconcile.STRIPE_LEDGER, "in_1", differs)]
