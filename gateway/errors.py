@@ -194,7 +194,6 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     billing.IntervalInvalid: lambda e: _invalid(422, str(e), None, "invalid_parameter"),
     billing.LimitInvalid: lambda e: _invalid(422, str(e), None, "invalid_parameter"),
     billing.AmountInvalid: lambda e: _invalid(422, str(e), "amount", "invalid_parameter"),
-    billing.IntervalInvalid: lambda e: _invalid(422, str(e), None, "invalid_parameter"),
     billing.ReportInvalid: lambda e: _invalid(422, str(e), e.field, "invalid_parameter"),
     billing.ExportMissing: lambda e: _invalid(404, str(e), None, "not_found"),
     billing.ExportsBusy: lambda e: Answer(
@@ -255,7 +254,6 @@ TABLE: Final[Mapping[type[Exception], Callable[[Any], Answer]]] = {
     billing.TenantExists: _internal,
     billing.ChargeUnexplained: _internal,
     billing.ErasureRefused: _internal,
-    billing.IntervalInvalid: _internal,
     billing.PaymentDeclined: _internal,
     billing.PaymentUnknown: _internal,
     billing.PaymentRefused: _internal,

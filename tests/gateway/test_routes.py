@@ -18,7 +18,10 @@ Route = tuple[str, str, bool]  # method, path, whether a stream is asked for
 
 ANSWERING = {*paths.CHAT, *paths.MESSAGES, *paths.RESPONSES, *paths.COMPLETIONS}
 WITNESSED = {*paths.RECEIPT_LOG, *paths.LOG_HEADS, *paths.LOG_CONSISTENCY, *paths.LOG_CERTIFICATES}
-OPEN = {*paths.LIVE, *paths.READY, *paths.METRICS, *paths.DESCRIPTION, *paths.REFERENCE, *WITNESSED}
+LINKED = f"/v1/organization/exports/{MODEL}/file"  # its link is its key
+OPEN = {*paths.LIVE, *paths.READY, *paths.METRICS, *paths.DESCRIPTION, *paths.REFERENCE, *WITNESSED, LINKED}
+# What keys of inference may not do, though they may read what they have used.
+MANAGED = re.compile("/v1/organization/(?!usage|costs|exports)")
 
 
 def routes(house: House) -> Iterator[tuple[str, str]]:
@@ -68,11 +71,11 @@ async def test_every_route_that_reaches_the_engine_passes_admission(house: House
 
 
 async def test_each_route_is_for_one_kind_of_key(house: House) -> None:
-    """A management key cannot call inference, and no other key can manage."""
+    """A management key cannot call inference, and no other key can manage; those that read usage read it."""
     terms = KeyTerms(scopes=frozenset({"management", "usage_read"}))
     issued = await house.parts.tenancy.create_key(house.tenant_id, "boss", EPOCH, terms=terms)
     for method, path in routes(house):
-        managing = path.startswith("/v1/organization")
+        managing = MANAGED.match(path) is not None
         assert (await ask(house, (method, path, False), house.key) == 403) == managing, path
         inferring = path in {*ANSWERING, *paths.COUNT_TOKENS, *paths.INPUT_TOKENS}
         assert (await ask(house, (method, path, False), issued.secret) == 403) == inferring, path

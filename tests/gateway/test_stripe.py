@@ -71,9 +71,9 @@ async def test_gateways_that_were_not_told_are_told_by_the_next_delivery(
     """The credit is in the books, Valkey was away: Stripe gets a 503, comes again, and then they know."""
     body, header = paid.signed(paid.events[-1])
     desk = open_house.desk
-    assert desk.webhooks is not None
+    assert desk.stripe is not None
     gone = Valkey.connect("redis://127.0.0.1:1")
-    open_house.app.state.desk = replace(desk, webhooks=replace(desk.webhooks, admission=Admission(gone)))
+    open_house.app.state.desk = replace(desk, stripe=replace(desk.stripe, admission=Admission(gone)))
     try:
         assert (await post(open_house, body, header))[0] == 503
     finally:

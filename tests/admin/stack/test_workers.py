@@ -8,15 +8,15 @@ import pytest
 from admin.stack import secrets
 from admin.stack.model import Model
 from admin.stack.workers import Workers
-from engine.proof.certificate import DeploymentKey
 from engine.shapes.shape import Shape
 from engine.shapes.worker import WorkerSpec
+from tests.deployment import signer
 
 SHAPE = Shape.split(1, 1, (0, 1))
 
 
 def spec_of(tmp_path: Path, shape: Shape = SHAPE) -> WorkerSpec:
-    housing = Workers(tmp_path, tmp_path / "w", DeploymentKey.generate(), shape)
+    housing = Workers(tmp_path, tmp_path / "w", signer(), shape)
     worker = housing.certify()[0]
     housing.command(worker, Model(tmp_path, "m"), shape.seats[0].cores)
     return WorkerSpec.read(housing.folder / f"{worker.name}.json")
@@ -60,7 +60,7 @@ def test_what_a_shape_switches_off_is_off_in_its_workers(tmp_path: Path) -> None
 
 def test_workers_find_what_an_encode_worker_leaves(tmp_path: Path) -> None:
     assert spec_of(tmp_path).encoded_dir is None
-    housing = Workers(tmp_path, tmp_path / "w", DeploymentKey.generate(), SHAPE.encoding(1))
+    housing = Workers(tmp_path, tmp_path / "w", signer(), SHAPE.encoding(1))
     for worker in housing.certify():
         housing.command(worker, Model(tmp_path, "m"), None)
     specs = [WorkerSpec.read(file) for file in sorted(housing.folder.glob("*.json"))]
