@@ -1,12 +1,16 @@
 """Token counts of one request, split once into buckets that never overlap."""
 
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Final, Literal, Self, get_args
 
 from billing.errors import UsageInvalid
 from engine.proof.attestation import PrefillAttestation
 
+Bucket = Literal["cache_hit", "cache_owed", "cache_write", "cache_miss", "output"]
 Tier = Literal["standard", "flex", "batch"]  # how urgent a request is: a tier has its prices
+
+
+BUCKETS: Final[tuple[Bucket, ...]] = get_args(Bucket)
 
 
 @dataclass(frozen=True, slots=True)

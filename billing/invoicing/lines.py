@@ -12,16 +12,14 @@ from billing.invoicing.rounding import half_up, percent_of
 from billing.money import Femto
 from billing.pricing.book import PriceRow
 from billing.pricing.rates import Rates
-from billing.usage import Tier
+from billing.usage import BUCKETS, Bucket, Tier
 
 Section = Literal["period", "late"]
-Bucket = Literal["cache_hit", "cache_owed", "cache_write", "cache_miss", "output"]
 AdjustmentKind = Literal["prepaid", "correction"]
 LineKind = Literal[
     "usage", "late", "prepaid", "correction", "discount", "fee", "commitment", "coupon", "top_up"
 ]
 
-BUCKETS: Final[tuple[Bucket, ...]] = ("cache_hit", "cache_owed", "cache_write", "cache_miss", "output")
 SECTIONS: Final[tuple[Section, ...]] = ("period", "late")
 
 _SAFE: Final = 2**53 - 1  # JSON's integers end here
@@ -153,11 +151,11 @@ def usage_rows(sums: Mapping[Side, Sum], prices: Mapping[str, PriceRow]) -> tupl
     for side in sorted(sums, key=lambda side: (SECTIONS.index(side.section), *side[1:])):
         total, rates = sums[side], rates_of(side, prices)
         for bucket in BUCKETS:
-            tokens, rate = getattr(total, bucket), rate_of(rates, bucket)
+            tokens, rate = getattr(total, bucket), rates.of_bucket(bucket)
             if tokens:
                 row = UsageRow(*side, bucket, total.requests, tokens, str(rate), str(tokens * rate))
                 rows.append(row)
-        rated = sum(getattr(total, bucket) * rate_of(rates, bucket) for bucket in BUCKETS)
+        rated = sum(getattr(total, bucket) * rates.of_bucket(bucket) for bucket in BUCKETS)
         if rated != total.charge:
             raise UsageUnexplained(
                 f"{side.price_row_id} ({side.window}, {side.tier}) gives {rated}, settled were {total.charge}"
@@ -170,25 +168,11 @@ def rates_of(side: Side, prices: Mapping[str, PriceRow]) -> Rates:
     row = prices.get(side.price_row_id)
     if row is None:
         raise UsageUnexplained(f"there is no price row {side.price_row_id}")
-    named = {row.standard_name: row.standard} | {window.name: window.rates for window in row.windows}
-    offered = named.get(side.window)
+    offered = row.named_rates.get(side.window)
     rates = None if offered is None else offered.of(side.tier)
     if rates is None or row.model != side.model:
         raise UsageUnexplained(f"{row.id} does not price {side.model} in {side.window}, tier {side.tier}")
     return rates
-
-
-def rate_of(rates: Rates, bucket: Bucket) -> int:
-    """Femto-units a token. Owed tokens cost what hits cost."""
-    match bucket:
-        case "cache_hit" | "cache_owed":
-            return rates.hit
-        case "cache_write":
-            return rates.write or 0
-        case "cache_miss":
-            return rates.miss
-        case "output":
-            return rates.output
 
 
 def cache_of(sums: Mapping[Side, Sum], prices: Mapping[str, PriceRow]) -> Cache:

@@ -51,6 +51,11 @@ class PriceRow:
         """Whether it has not ended."""
         return self.effective_until is None or at < self.effective_until
 
+    @property
+    def named_rates(self) -> dict[str, Rates]:
+        """Its rates by the name of their window; a name stands for one set of rates."""
+        return {window.name: window.rates for window in self.windows} | {self.standard_name: self.standard}
+
     def rates_at(self, at: datetime) -> tuple[str, Rates]:
         """Name and rates of the window that rates this instant."""
         for window in self.windows:

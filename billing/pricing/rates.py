@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final, Self
 
-from billing.usage import Tier
+from billing.usage import Bucket, Tier
 
 TIERS: Final[tuple[Tier, ...]] = ("standard", "flex", "batch")
 
@@ -31,6 +31,18 @@ class Rates:
                 return self.flex
             case "batch":
                 return self.batch
+
+    def of_bucket(self, bucket: Bucket) -> int:
+        """Femto-units for a token of a bucket."""
+        match bucket:
+            case "cache_hit" | "cache_owed":
+                return self.hit
+            case "cache_write":
+                return self.write or 0
+            case "cache_miss":
+                return self.miss
+            case "output":
+                return self.output
 
     @property
     def offered(self) -> dict[Tier, "Rates"]:

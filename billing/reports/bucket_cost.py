@@ -1,18 +1,14 @@
 """What a total comes to bucket by bucket: charges are kept whole, their price rows say the rest."""
 
 from dataclasses import dataclass
-from typing import Final, Literal, cast, get_args
+from typing import cast
 
 from billing.errors import ChargeUnexplained
 from billing.money import Femto
-from billing.pricing.book import PriceBook, PriceRow
+from billing.pricing.book import PriceBook
 from billing.pricing.rates import Rates
 from billing.reports.usage_total import UsageTotal
-from billing.usage import Tier
-
-Bucket = Literal["cache_hit", "cache_owed", "cache_write", "cache_miss", "output"]
-
-BUCKETS: Final[tuple[Bucket, ...]] = get_args(Bucket)
+from billing.usage import BUCKETS, Bucket, Tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +43,7 @@ class PriceRows:
         row_id, window, tier = (str(total.group[one]) for one in ("price_row", "window", "tier"))
         rates = self._rates(row_id, window, tier)
         found = [
-            BucketCost(bucket, tokens, rate_of(rates, bucket))
+            BucketCost(bucket, tokens, rates.of_bucket(bucket))
             for bucket in BUCKETS
             if (tokens := getattr(total, bucket))
         ]
@@ -62,26 +58,8 @@ class PriceRows:
         row = self._rows.get(row_id)
         if row is None:
             raise ChargeUnexplained(row_id, window, tier, "there is no such price row")
-        of_window = named_rates(row).get(window)
+        of_window = row.named_rates.get(window)
         of_tier = None if of_window is None else of_window.of(cast("Tier", tier))
         if of_tier is None:
             raise ChargeUnexplained(row_id, window, tier, "the row has no rates for these")
         return of_tier
-
-
-def named_rates(row: PriceRow) -> dict[str, Rates]:
-    """The rates of a row by the name of their window; a name stands for one set of rates."""
-    return {window.name: window.rates for window in row.windows} | {row.standard_name: row.standard}
-
-
-def rate_of(rates: Rates, bucket: Bucket) -> int:
-    """Femto-units for a token of a bucket."""
-    match bucket:
-        case "cache_hit" | "cache_owed":
-            return rates.hit
-        case "cache_write":
-            return rates.write or 0
-        case "cache_miss":
-            return rates.miss
-        case "output":
-            return rates.output

@@ -16,7 +16,8 @@ from typing import Any, Final
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from billing.invoicing.lines import BUCKETS, Section, Side, Sum
+from billing.invoicing.lines import Section, Side, Sum
+from billing.usage import BUCKETS
 
 # From the end of a period to the cut that may close it; the index `ix_usage_event_tardy` has this width.
 MARGIN: Final = timedelta(minutes=15)

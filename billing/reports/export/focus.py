@@ -15,11 +15,11 @@ import msgspec
 from billing.interval import zone_of
 from billing.money import FEMTO_PER_UNIT, TOKENS_PER_RATE, Femto, decimal_of, rate_text
 from billing.pricing.book import PriceBook
-from billing.reports.bucket_cost import Bucket, BucketCost, PriceRows, named_rates, rate_of
+from billing.reports.bucket_cost import BucketCost, PriceRows
 from billing.reports.export.charges import ChargeGroup, Listed
 from billing.reports.export.order import ExportOrder
 from billing.reports.export.rows import Row
-from billing.usage import Tier
+from billing.usage import Bucket, Tier
 
 METERS: Final[dict[Bucket, str]] = {
     "cache_hit": "Cached Input Tokens",
@@ -132,9 +132,9 @@ def _of_bucket(group: ChargeGroup, cost: BucketCost) -> dict[str, Any]:
 
 def _listed_rate(listed: Listed, tier: Tier | str, cost: BucketCost) -> int:
     """The public rate of a bucket; of the standard tier where the public price offers no such tier."""
-    rates = named_rates(listed.row)[listed.window]
+    rates = listed.row.named_rates[listed.window]
     of_tier = {str(name): each for name, each in rates.offered.items()}.get(tier, rates)
-    return rate_of(of_tier, cost.bucket)
+    return of_tier.of_bucket(cost.bucket)
 
 
 def _midnight(begins: datetime, zone: ZoneInfo, days: int, *, first: bool = False) -> datetime:

@@ -12,9 +12,10 @@ from litestar import get
 
 from billing.errors import ReportInvalid
 from billing.money import Femto, decimal_of
-from billing.reports.bucket_cost import Bucket, PriceRows
+from billing.reports.bucket_cost import PriceRows
 from billing.reports.selection import Selection
 from billing.reports.usage_total import Dimension, UsageTotal
+from billing.usage import Bucket
 from gateway import paths
 from gateway.desk import AnyRequest, desk_of
 from gateway.routes.management import edge, usage_report

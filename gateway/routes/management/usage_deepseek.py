@@ -16,11 +16,12 @@ from litestar.params import FromPath, QueryParameter
 from billing.errors import ReportInvalid
 from billing.interval import Interval
 from billing.money import Femto, decimal_of
-from billing.reports.bucket_cost import Bucket, PriceRows
+from billing.reports.bucket_cost import PriceRows
 from billing.reports.export.column import Column
 from billing.reports.export.delimited import header
 from billing.reports.export.rows import Row, written
 from billing.reports.usage_total import UsageQuestion, UsageTotal
+from billing.usage import Bucket
 from gateway import paths
 from gateway.desk import AnyRequest, desk_of
 from gateway.routes.management import edge
