@@ -19,9 +19,9 @@ from PIL import Image
 from engine import wire
 from engine.api import Engine, EngineOptions, GenerateRequest, ImageInput, Sampling, WorkerAddress
 from engine.cluster.salt import cache_salt
-from engine.proof import signed
 from engine.proof.attestation import commitment
 from engine.proof.prefix import ImageRun, block_hashes, image_name
+from engine.proof.ring import DeploymentRing
 from engine.wire import IMAGE_REFUSED
 
 from . import vision_model
@@ -224,7 +224,7 @@ async def test_the_cluster_has_an_image_encoded_then_computed_then_answered_of(
     options = EngineOptions(
         tuple(WorkerAddress(spec.name, spec.role, spec.socket) for spec in specs),
         salt_secret=bytes(32),
-        deployment_public_key=signed.public_bytes(place.deployment.public),
+        deployment=DeploymentRing.of(place.deployment.public),
         store_dir=place.store_dir,
         elastic=False,
     )
