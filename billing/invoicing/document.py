@@ -1,7 +1,7 @@
 """The invoice document: what is signed, stored, exported and verified. Canonical JSON (RFC 8785)."""
 
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal, Protocol, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 import msgspec
 from msgspec import Meta
@@ -32,13 +32,6 @@ DocumentKind = Literal["invoice", "statement", "top_up", "credit_note"]
 Instant = Annotated[datetime, Meta(tz=True)]
 Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
 Number = Annotated[str, Meta(pattern=r"^[A-Z0-9]{1,40}(-[A-Z]?[0-9]{1,18})?$")]
-
-
-class Signer(Protocol):
-    """Who signs for the deployment."""
-
-    def sign(self, payload: dict[str, Any]) -> str:
-        """The signed document, as text."""
 
 
 class Previous(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

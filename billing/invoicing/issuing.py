@@ -4,11 +4,10 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
 import msgspec
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from billing.audit.event import HOUSE
 from billing.db.transaction import Connection
@@ -21,17 +20,7 @@ from billing.invoicing.party import NONCE_BYTES
 from billing.invoicing.terms import DEFAULT, Terms
 from billing.tenancy.tenant import Tenant
 from engine.proof import signed
-
-
-class Signer(Protocol):
-    """Who signs for the deployment."""
-
-    @property
-    def private(self) -> Ed25519PrivateKey:
-        """The key of the present."""
-
-    def dated(self, now_s: int) -> int:
-        """The Unix second to date a document: now, and never before the key's first."""
+from engine.proof.ring import RingSigner
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +41,7 @@ class Draft:
         return replace(self, beside=replace(self.beside, transaction_id=transaction_id))
 
 
-async def issue(connection: Connection, signer: Signer, draft: Draft, at: datetime) -> Invoice:
+async def issue(connection: Connection, signer: RingSigner, draft: Draft, at: datetime) -> Invoice:
     """Write it; the tenant's documents are locked by `repository.lock`.
 
     A number is taken in the transaction that writes the document: neither is there without the other.

@@ -60,9 +60,3 @@ def percent_of(text: str, field: str = "percent") -> int:
     if parts > MILLION:
         raise TermsInvalid(field, f"{text} % is more than the whole")
     return parts
-
-
-def percent_text(parts: int) -> str:
-    """Write millionths as a percentage; `percent_of` reads it back."""
-    whole, fraction = divmod(parts, 10_000)
-    return f"{whole}.{fraction:04}".rstrip("0") if fraction else str(whole)

@@ -27,7 +27,7 @@ from billing.invoicing.covered import repository as books
 from billing.invoicing.covered.repository import MARGIN
 from billing.invoicing.document import InvoiceDocument
 from billing.invoicing.invoice import Invoice, State
-from billing.invoicing.issuing import Signer, issue
+from billing.invoicing.issuing import issue
 from billing.invoicing.period import Period
 from billing.ledger import repository as ledger
 from billing.ledger.entries import Transaction
@@ -40,6 +40,7 @@ from billing.reports.rollup import LAG, Rollups
 from billing.request_id import RANDOM_BYTES, mint
 from billing.tenancy.repository import select_tenant, select_tenants
 from billing.tenancy.tenant import Tenant
+from engine.proof.ring import RingSigner
 
 SYSTEM: Final = "system"
 
@@ -94,7 +95,7 @@ class Invoicing:
         database: Database,
         digest: Digest,
         log: HeadSource | None = None,
-        signer: Signer | None = None,
+        signer: RingSigner | None = None,
         *,
         lag: timedelta = LAG,
         collector: Collector | None = None,

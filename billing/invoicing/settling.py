@@ -21,7 +21,7 @@ from billing.invoicing import repository
 from billing.invoicing.closing import entries_of
 from billing.invoicing.crediting import credited_lines
 from billing.invoicing.invoice import Invoice, Payment
-from billing.invoicing.issuing import Draft, Signer, issue, undated
+from billing.invoicing.issuing import Draft, issue, undated
 from billing.invoicing.lines import total_of
 from billing.ledger import repository as ledger
 from billing.ledger.balance import BalanceVersion
@@ -31,6 +31,7 @@ from billing.ledger.wallet import GivenBack, Wallet
 from billing.money import FEMTO_PER_CENT, Femto
 from billing.request_id import RANDOM_BYTES, mint
 from billing.tenancy.repository import select_tenant
+from engine.proof.ring import RingSigner
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ async def mark_paid(connection: Connection, payment: Payment) -> BalanceVersion 
 class Settling:
     """What people do to documents that were issued."""
 
-    def __init__(self, database: Database, signer: Signer | None = None) -> None:
+    def __init__(self, database: Database, signer: RingSigner | None = None) -> None:
         self._database = database
         self._signer = signer
 

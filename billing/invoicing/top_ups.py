@@ -11,7 +11,7 @@ from billing.db.transaction import Connection
 from billing.errors import InvoiceConflict, TenantMissing
 from billing.invoicing import repository
 from billing.invoicing.invoice import Invoice
-from billing.invoicing.issuing import Draft, Signer, issue, terms_at, undated
+from billing.invoicing.issuing import Draft, issue, terms_at, undated
 from billing.invoicing.lines import Line, tax_on, taxes, total_of
 from billing.ledger import repository as ledger
 from billing.ledger.entries import Account, Entry, Transaction
@@ -19,6 +19,7 @@ from billing.money import FEMTO_PER_CENT, Femto
 from billing.request_id import RANDOM_BYTES, mint
 from billing.tenancy.repository import select_tenant
 from billing.tenancy.tenant import Tenant
+from engine.proof.ring import RingSigner
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ async def tax_cents(connection: Connection, tenant_id: str, net_cents: int, at: 
     return tax_on(net_cents, (await terms_at(connection, tenant_id, tenant.tz, at)).tax_rate)
 
 
-async def top_up_document(connection: Connection, signer: Signer, paid: PaidIn) -> Invoice:
+async def top_up_document(connection: Connection, signer: RingSigner, paid: PaidIn) -> Invoice:
     """Issue the document of a top-up, in the settler's transaction that grants its credit, before the audit.
 
     It books the tax: what was paid beside the credit, which is the credit's own to book.

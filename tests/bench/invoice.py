@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import text
 
 from billing.db.access import OWNER, SETTLER
@@ -26,6 +25,7 @@ from billing.tenancy.tenant import Tenant
 from tests.bench import books
 from tests.bench.books import MODEL
 from tests.bench.row import Row
+from tests.deployment import signer
 
 EVENTS: Final = 10_000_000
 KEYS: Final = 5
@@ -81,16 +81,6 @@ class _Log:
         return self.newest
 
 
-class _Signer:
-    """Implements `billing.invoicing.issuing.Signer`."""
-
-    private = Ed25519PrivateKey.generate()
-
-    def dated(self, now_s: int) -> int:
-        """See `Signer`."""
-        return now_s
-
-
 def measure(events: int = EVENTS) -> list[Row]:
     """Derive a month of one tenant from its events, and close it from rollups."""
     with books.durable_postgres() as url:
@@ -104,7 +94,7 @@ async def _measure(url: str, events: int) -> list[Row]:
         await Partitions(database).make_ahead(_MARCH)
         tenant = await _tenant(database, events)
         log = _Log(_Head(TreeHead(1, bytes(32), int(_NOW.timestamp())), _NOW))
-        invoicing = Invoicing(database, row_sha256, log, _Signer(), lag=timedelta(0))
+        invoicing = Invoicing(database, row_sha256, log, signer(), lag=timedelta(0))
         began = time.perf_counter()
         async with database.transaction(SETTLER) as connection:
             place = Place(log.newest.head.size, log.newest.head.root, log.newest.cut)

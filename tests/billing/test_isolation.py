@@ -39,7 +39,6 @@ from billing.tenancy.rules.rule import Owner
 from billing.tenancy.rules.service import Rules
 from billing.tenancy.users.service import Users
 from tests.billing.conftest import AT_ONCE, NOON
-from tests.billing.invoicing.conftest import HandSigner
 from tests.billing.payments.fake_stripe import WEBHOOK_SECRET, FakeStripe
 from tests.deployment import signer
 
@@ -148,7 +147,7 @@ async def invoiced(house: Any) -> None:
     given = GivenCoupon(Coupon("C", cents=1), 1, NOON.date(), NOON)
     await agreements.give_coupon(tenant_id, given, actor="test")
     async with house.database.transaction(SETTLER) as connection:
-        await top_up_document(connection, HandSigner(), PaidIn(tenant_id, 1, "r", NOON, "test"))
+        await top_up_document(connection, signer(), PaidIn(tenant_id, 1, "r", NOON, "test"))
         for table, more in MORE.items():
             rows = f"INSERT INTO {table} SELECT number, {more} FROM invoice WHERE tenant_id = :t"  # noqa: S608  literals
             await connection.execute(text(rows), {"t": tenant_id})

@@ -20,7 +20,7 @@ from billing.pricing.window import Window
 from billing.tenancy.api_key import KeyTerms
 from billing.tenancy.limits import Limit
 from billing.tenancy.rules.rule import Owner
-from tests.billing.invoicing.conftest import HandSigner
+from tests.deployment import signer
 from tests.gateway.conftest import EPOCH, ROW, House, until
 
 # Method, path, body; the status and the parameter that the refusal names.
@@ -314,11 +314,11 @@ async def test_credit_is_shown_and_nobody_gives_himself_any(house: House, manage
 async def test_documents_are_shown_as_they_were_signed_and_to_nobody_else(
     house: House, manage: Manager
 ) -> None:
-    signer = HandSigner()
+    signing = signer()
     async with house.parts.database.transaction(SETTLER) as connection:
         for number in range(2):
             paid = PaidIn(house.tenant_id, 1_000 + number, f"pay-{number}", EPOCH + LEAD, "test")
-            made = await top_up_document(connection, signer, paid)
+            made = await top_up_document(connection, signing, paid)
     status, page = await manage("GET", "/invoices?limit=1")
     (first,) = page["data"]
     assert (status, page["has_more"], first["document"], first["total_cents"]) == (200, True, "top_up", 1_000)
@@ -328,7 +328,7 @@ async def test_documents_are_shown_as_they_were_signed_and_to_nobody_else(
     assert (status, shown["state"], shown["lines"][0]["cents"]) == (200, "paid", 1_001)
     _, signed = await manage("GET", f"/invoices/{made.number}/document")
     text = msgspec.json.encode(signed, order="sorted").decode()
-    assert InvoiceDocument.verify(text, signer.ring).number == made.number
+    assert InvoiceDocument.verify(text, signing.ring).number == made.number
     other = await manager_of(house, (await house.parts.tenancy.create_tenant("rich", at=EPOCH)).id)
     assert (await other("GET", "/invoices"))[1]["data"] == []
     for path in (f"/invoices/{made.number}", f"/invoices/{made.number}/document", "/invoices/NONE-1"):

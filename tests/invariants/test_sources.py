@@ -8,7 +8,6 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 
-# Not among them: reports on invoices, which are not built yet.
 SOURCES = {
     "streams, disconnects, failures": (
         "BerriAI/litellm#14457",
@@ -42,6 +41,8 @@ SOURCES = {
         "theopenco/llmgateway#1193",
         "doublewordai/control-layer#227",
         "BerriAI/litellm#20615",
+        "getlago/lago-api#4642",
+        "polarsource/polar#6625",
     ),
     "money in": (
         "getlago/lago-api#5870",

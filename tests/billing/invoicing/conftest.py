@@ -2,12 +2,11 @@
 
 import hashlib
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import text
 
 from billing.db.access import OWNER
@@ -32,7 +31,8 @@ from billing.settlement.posting import post
 from billing.tenancy.service import Tenancy
 from billing.usage import TokenUsage
 from engine.proof.coverage import Attempt
-from engine.proof.ring import DeploymentRing
+from engine.proof.ring import RingSigner
+from tests import deployment
 
 FEBRUARY, MARCH, APRIL, MAY, JUNE = (datetime(2025, month, 1, tzinfo=UTC) for month in range(2, 7))
 MID_MARCH = datetime(2025, 3, 15, 12, tzinfo=UTC)
@@ -50,20 +50,6 @@ BOOK = PriceBook(
 
 def digest(row: PriceRow) -> str:
     return hashlib.sha256(repr(row).encode()).hexdigest()
-
-
-@dataclass(frozen=True)
-class HandSigner:
-    """Implements `billing.invoicing.issuing.Signer`."""
-
-    private: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate)
-
-    def dated(self, now_s: int) -> int:
-        return now_s
-
-    @property
-    def ring(self) -> DeploymentRing:
-        return DeploymentRing.of(self.private.public_key())
 
 
 @dataclass(frozen=True)
@@ -94,7 +80,7 @@ class Firm:
 
     database: Database
     log: CountingLog
-    signer: HandSigner
+    signer: RingSigner
     tenancy: Tenancy
     ledger: Ledger
     agreements: Agreements
@@ -200,7 +186,7 @@ async def firm(database: Database) -> Firm:
 
 async def firm_of(database: Database, mode: Any = "postpaid", tz: str = "UTC") -> Firm:
     """A tenant made in February."""
-    log, signer = CountingLog(database), HandSigner()
+    log, signer = CountingLog(database), deployment.signer()
     tenancy = Tenancy(database, b"pepper")
     tenant = await tenancy.create_tenant(secrets.token_hex(8), at=FEBRUARY, billing_mode=mode, tz=tz)
     issued = await tenancy.create_key(tenant.id, "first", FEBRUARY)

@@ -27,6 +27,12 @@ def row(tokens: int = 1, rate: int = FEMTO_PER_CENT, **fields: Any) -> UsageRow:
     return UsageRow(**said, tokens=tokens, rate_femto=str(rate), amount_femto=str(tokens * rate))
 
 
+def percent_text(parts: int) -> str:
+    """Write millionths as a percentage; `percent_of` reads it back."""
+    whole, fraction = divmod(parts, 10_000)
+    return f"{whole}.{fraction:04}".rstrip("0") if fraction else str(whole)
+
+
 def basis(*rows: UsageRow, terms: Terms | None = None, **fields: Any) -> Basis:
     """An invoice of a month of 30 days that has one set of terms, unless ``fields`` say otherwise."""
     segments = (Segment(date(2026, 11, 1), 30, terms or Terms()),)

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from billing.errors import InvoiceInvalid
 from billing.invoicing.derive import correction_used, derive
 from billing.invoicing.lines import Adjustment
-from billing.invoicing.rounding import percent_of, percent_text
+from billing.invoicing.rounding import percent_of
 from billing.invoicing.terms import Coupon, Discount, Fee, Segment, Terms
 from billing.money import FEMTO_PER_CENT, Femto
-from tests.billing.invoicing.examples import basis, row
+from tests.billing.invoicing.examples import basis, percent_text, row
 
 TOKENS, RATES = st.integers(1, 10**12), st.integers(0, 10**10)
 ROWS = st.lists(st.builds(row, TOKENS, RATES, section=st.sampled_from(["period", "late"])), max_size=8)

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from billing.errors import TermsInvalid
-from billing.invoicing.rounding import MILLION, allot, half_up, percent_of, percent_text, proportional
+from billing.invoicing.rounding import MILLION, allot, half_up, percent_of, proportional
+from tests.billing.invoicing.examples import percent_text
 
 AMOUNTS = st.lists(st.integers(0, 10**20), max_size=12)
 
