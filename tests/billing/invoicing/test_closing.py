@@ -16,6 +16,7 @@ from billing.invoicing.terms import Discount, Fee
 from billing.ledger.balance import BillingTerms
 from billing.ledger.credit import Correction, Grant
 from billing.money import FEMTO_PER_CENT, Femto
+from billing.notify.service import Notices
 from tests.billing.invoicing.conftest import (
     APRIL,
     FEBRUARY,
@@ -46,6 +47,15 @@ async def test_each_period_since_a_tenant_was_made_has_one_document(firm: Firm) 
     (april,) = await firm.close(MAY + A_DAY)
     assert april.document.log.previous.number == closed[1].number
     await firm.sound()
+
+
+async def test_a_tenant_is_told_of_each_document_once(database: Any, firm: Firm) -> None:
+    await firm.used(100)
+    closed = await firm.close(APRIL + MARGIN)
+    told = [one.notice for one in await Notices(database).notices(firm.tenant_id)]
+    said = sorted((one.kind, one.facts["number"], one.facts["total_cents"]) for one in told)
+    assert said == sorted(("invoice.finalised", each.number, each.total_cents) for each in closed)
+    assert all(one.facts["due_at"] for one in told)
 
 
 async def test_usage_already_invoiced_is_not_invoiced_again(firm: Firm) -> None:
